@@ -13,6 +13,7 @@ import (
 	"github.com/waybill-go/waybill/core/inboxtest"
 	"github.com/waybill-go/waybill/core/outboxtest"
 	"github.com/waybill-go/waybill/core/storetest"
+	"github.com/waybill-go/waybill/internal/sharedtest"
 	"github.com/waybill-go/waybill/internal/tier"
 )
 
@@ -51,7 +52,7 @@ func (h *harness) Reopen(context.Context) (core.OutboxStore, error) { return h.s
 
 func (h *harness) begin(ctx context.Context) (*testTx, error) {
 	tx, err := h.store.DB().BeginTx(ctx, &sql.TxOptions{Isolation: h.level})
-	return &testTx{h.store, tx}, err
+	return &testTx{sharedtest.SQLTx{Tx: tx}, h.store}, err
 }
 
 func (h *harness) Begin(ctx context.Context) (outboxtest.Tx, error) { return h.begin(ctx) }
@@ -109,41 +110,22 @@ func (h *harness) Save(ctx context.Context) (func(context.Context) error, error)
 }
 
 type testTx struct {
+	sharedtest.SQLTx
 	store *waybillmysql.Store
-	tx    *sql.Tx
 }
 
 func (x *testTx) Stage(ctx context.Context, rows ...core.StagedRow) error {
-	_, err := x.store.StageRows(ctx, x.tx, rows...)
-	return err
-}
-
-func (x *testTx) Commit(context.Context) error { return x.tx.Commit() }
-
-func (x *testTx) Rollback(context.Context) error {
-	if err := x.tx.Rollback(); !errors.Is(err, sql.ErrTxDone) {
-		return err
-	}
-	return nil
-}
-
-func (x *testTx) Savepoint(ctx context.Context) error {
-	_, err := x.tx.ExecContext(ctx, "SAVEPOINT s")
-	return err
-}
-
-func (x *testTx) RollbackTo(ctx context.Context) error {
-	_, err := x.tx.ExecContext(ctx, "ROLLBACK TO s")
+	_, err := x.store.StageRows(ctx, x.Tx, rows...)
 	return err
 }
 
 func (x *testTx) Lock(ctx context.Context, route, id string) error {
 	var seq int64
-	return x.tx.QueryRowContext(ctx, `SELECT seq FROM waybill_outbox WHERE route = ? AND id = ? FOR UPDATE`, route, id).Scan(&seq)
+	return x.QueryRowContext(ctx, `SELECT seq FROM waybill_outbox WHERE route = ? AND id = ? FOR UPDATE`, route, id).Scan(&seq)
 }
 
 func (x *testTx) Redrive(ctx context.Context, route, id string) error {
-	return x.store.RequeueIn(ctx, x.tx, route, id)
+	return x.store.RequeueIn(ctx, x.Tx, route, id)
 }
 
 // workers is how many checks of a suite run side by side, each worker on a database of its own.
@@ -190,11 +172,11 @@ func (h suiteHarness) WithRetention(_ context.Context, r waybill.Retention) (sto
 type suiteTx struct{ *testTx }
 
 func (x suiteTx) Stage(ctx context.Context, msgs ...waybill.Message) ([]waybill.Staged, error) {
-	return x.store.Stage(ctx, x.tx, msgs...)
+	return x.store.Stage(ctx, x.Tx, msgs...)
 }
 
 func (x suiteTx) Cancel(ctx context.Context, keys ...waybill.CancelKey) ([]waybill.CancelStatus, error) {
-	return x.store.Cancel(ctx, x.tx, keys...)
+	return x.store.Cancel(ctx, x.Tx, keys...)
 }
 
 // ST-01 ST-05 ST-07 ST-09 ST-12 ST-15 DB-11 DB-12 DB-26 TE-11

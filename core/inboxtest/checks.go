@@ -65,9 +65,8 @@ func keyIsConsumerSourceAndID[Tx any](k *kit[Tx]) {
 // A key that is incomplete or too long is refused before anything happens. IN-01.
 func badKeyIsRefused[Tx any](k *kit[Tx]) {
 	for what, key := range k.badKeys() {
-		if err := k.refused("a key that has "+what, key, k.effect("e")); !errors.Is(err, waybill.ErrInvalid) {
-			k.fail("a key that has %s: got %w, want waybill.ErrInvalid", what, err)
-		}
+		err := k.refused("a key that has "+what, key, k.effect("e"))
+		k.failIf(!errors.Is(err, waybill.ErrInvalid), "a key that has %s: got %w, want waybill.ErrInvalid", what, err)
 	}
 	k.effects("after bad keys", "e", 0)
 }
@@ -82,9 +81,8 @@ func failureLeavesNoMark[Tx any](k *kit[Tx]) {
 			}
 			return waybill.Reject(errHandler)
 		})
-		if !errors.Is(err, errHandler) || waybill.ClassOf(err) != waybill.ClassPermanent {
-			k.fail("the handler's error came out as %w", err)
-		}
+		k.failIf(!errors.Is(err, errHandler) || waybill.ClassOf(err) != waybill.ClassPermanent,
+			"the handler's error came out as %w", err)
 		k.effects("after a failing handler", "e", 0)
 	}
 	k.do("the message again", k.key("1"), core.InboxProcessed, k.effect("e"))
@@ -106,9 +104,7 @@ func panicLeavesNoMark[Tx any](k *kit[Tx]) {
 			}
 			panic(errHandler)
 		})
-		if err == nil {
-			k.fail("Do returned status %s and no error for a handler that panicked", status)
-		}
+		k.failIf(err == nil, "Do returned status %s and no error for a handler that panicked", status)
 	}()
 	k.effects("after a panic", "e", 0)
 	k.do("the message again", k.key("1"), core.InboxProcessed, k.effect("e"))
@@ -123,17 +119,14 @@ func endedContextLeavesNoMark[Tx any](k *kit[Tx]) {
 		return k.h.Effect(ctx, tx, k.name("e"))
 	})
 	if err == nil {
-		if status != core.InboxProcessed {
-			k.fail("got status %s without an error", status)
-		}
+		k.failIf(status != core.InboxProcessed, "got status %s without an error", status)
 		k.effects("after a success", "e", 1)
 		return
 	}
 	k.effects("after a failure", "e", 0)
 	k.do("the message again", k.key("1"), core.InboxProcessed, k.effect("e"))
-	if status, err := k.box.Do(ctx, k.key("2"), k.never); err == nil || status != core.InboxNone {
-		k.fail("with an ended context: got status %s and error %v", status, err)
-	}
+	status, err = k.box.Do(ctx, k.key("2"), k.never)
+	k.failIf(err == nil || status != core.InboxNone, "with an ended context: got status %s and error %v", status, err)
 }
 
 // The effect is part of the inbox's transaction: no other transaction sees it before the handler has ended. IN-01,
@@ -217,15 +210,12 @@ func (k *kit[Tx]) concurrent(firstErr error, want core.InboxStatus) {
 	default:
 	}
 	close(finish)
-	if r := k.await("the first delivery", first); !errors.Is(r.err, firstErr) || firstErr == nil && r.status != core.InboxProcessed {
-		k.fail("the first delivery ended with status %s and error %v", r.status, r.err)
-	}
-	if r := k.persist(second, k.key("1"), handle(false)); r.err != nil || r.status != want {
-		k.fail("the second delivery ended with status %s and error %v, want status %s", r.status, r.err, want)
-	}
-	if most > 1 {
-		k.fail("two handlers of one message ran at the same time")
-	}
+	r := k.await("the first delivery", first)
+	k.failIf(!errors.Is(r.err, firstErr) || firstErr == nil && r.status != core.InboxProcessed,
+		"the first delivery ended with status %s and error %v", r.status, r.err)
+	r = k.persist(second, k.key("1"), handle(false))
+	k.failIf(r.err != nil || r.status != want, "the second delivery ended with status %s and error %v, want status %s", r.status, r.err, want)
+	k.failIf(most > 1, "two handlers of one message ran at the same time")
 	k.effects("after two deliveries", "e", 1)
 }
 
@@ -254,15 +244,11 @@ func stormHasOneEffect[Tx any](k *kit[Tx]) {
 	count := map[core.InboxStatus]int{}
 	for _, done := range all {
 		r := k.persist(done, k.key("1"), flaky)
-		if r.err != nil && !errors.Is(r.err, errHandler) {
-			k.fail("a delivery failed: %w", r.err)
-		}
+		k.failIf(r.err != nil && !errors.Is(r.err, errHandler), "a delivery failed: %w", r.err)
 		count[r.status]++
 	}
-	if count[core.InboxProcessed] != 1 || count[core.InboxDuplicate] != n-4 {
-		k.fail("the first three of %d deliveries failed; %d were processed and %d were duplicates", n,
-			count[core.InboxProcessed], count[core.InboxDuplicate])
-	}
+	k.failIf(count[core.InboxProcessed] != 1 || count[core.InboxDuplicate] != n-4,
+		"the first three of %d deliveries failed; %d were processed and %d were duplicates", n, count[core.InboxProcessed], count[core.InboxDuplicate])
 	k.effects("after a storm", "e", 1)
 }
 
@@ -274,9 +260,8 @@ func differentKeysAllRun[Tx any](k *kit[Tx]) {
 		all = append(all, k.start(k.ctx, k.key(strconv.Itoa(i)), k.effect("e")))
 	}
 	for i, done := range all {
-		if r := k.persist(done, k.key(strconv.Itoa(i)), k.effect("e")); r.err != nil || r.status != core.InboxProcessed {
-			k.fail("one of %d different messages ended with status %s and error %v", n, r.status, r.err)
-		}
+		r := k.persist(done, k.key(strconv.Itoa(i)), k.effect("e"))
+		k.failIf(r.err != nil || r.status != core.InboxProcessed, "one of %d different messages ended with status %s and error %v", n, r.status, r.err)
 	}
 	k.effects("after different messages", "e", n)
 }
@@ -306,9 +291,7 @@ func waitingHeedsItsContext[Tx any](k *kit[Tx]) {
 	if r := k.await("the first delivery", first); err == nil && (r.err != nil || r.status != core.InboxProcessed) {
 		err = fmt.Errorf("the first delivery ended with status %s and error %w", r.status, r.err)
 	}
-	if err != nil {
-		k.fail("%w", err)
-	}
+	k.failIf(err != nil, "%w", err)
 	k.effects("after the first delivery", "e", 1)
 }
 
@@ -316,9 +299,7 @@ func waitingHeedsItsContext[Tx any](k *kit[Tx]) {
 // for handled. IN-01.
 func swallowedFailureIsAFailure[Tx any](k *kit[Tx]) {
 	b, ok := k.h.(Breaker[Tx])
-	if !ok {
-		k.fail("%w: a harness that can make a statement fail", ErrNotDeclared)
-	}
+	k.failIf(!ok, "%w: a harness that can make a statement fail", ErrNotDeclared)
 	swallow := func(ctx context.Context, tx Tx) error {
 		if err := k.h.Effect(ctx, tx, k.name("e")); err != nil {
 			return err

@@ -25,9 +25,7 @@ type batchHandler[Tx any] func(ctx context.Context, tx Tx, fresh []int) error
 
 func (k *kit[Tx]) batcher() core.BatchInbox[Tx] {
 	b, ok := core.As[core.BatchInbox[Tx]](k.box)
-	if !ok {
-		k.fail("%w: core.BatchInbox", ErrNotDeclared)
-	}
+	k.failIf(!ok, "%w: core.BatchInbox", ErrNotDeclared)
 	return b
 }
 
@@ -64,13 +62,10 @@ func (k *kit[Tx]) batch(when string, keys []core.InboxKey, want ...core.InboxSta
 		saw = append(saw, slices.Clone(f))
 		return k.effectsOf(keys)(ctx, tx, f)
 	})
-	if err != nil || !slices.Equal(got, want) {
-		k.fail("%s: got statuses %v and error %v, want %v", when, got, err, want)
-	}
-	if fresh == nil && saw != nil || fresh != nil &&
-		(len(saw) == 0 || slices.ContainsFunc(saw, func(f []int) bool { return !slices.Equal(f, fresh) })) {
-		k.fail("%s: the handler was given the keys %v, want %v", when, saw, fresh)
-	}
+	k.failIf(err != nil || !slices.Equal(got, want), "%s: got statuses %v and error %v, want %v", when, got, err, want)
+	k.failIf(fresh == nil && saw != nil || fresh != nil &&
+		(len(saw) == 0 || slices.ContainsFunc(saw, func(f []int) bool { return !slices.Equal(f, fresh) })),
+		"%s: the handler was given the keys %v, want %v", when, saw, fresh)
 }
 
 // persistBatch repeats DoBatch while it ends with an outage, as a consumer would: a store that cannot wait is busy.
@@ -78,9 +73,7 @@ func (k *kit[Tx]) persistBatch(keys []core.InboxKey) ([]core.InboxStatus, error)
 	return suitetest.Call(func() ([]core.InboxStatus, error) {
 		for w := (suitetest.Wait{}); ; {
 			got, err := k.batcher().DoBatch(k.ctx, keys, k.effectsOf(keys))
-			if err == nil && len(got) != len(keys) {
-				k.fail("DoBatch returned %d statuses for %d keys", len(got), len(keys))
-			}
+			k.failIf(err == nil && len(got) != len(keys), "DoBatch returned %d statuses for %d keys", len(got), len(keys))
 			if waybill.ClassOf(err) != waybill.ClassOutage || !w.Again(k.ctx) {
 				return got, err
 			}
@@ -115,9 +108,8 @@ func batchSkipsDuplicates[Tx any](k *kit[Tx]) {
 	other := k.key("x")
 	other.Source = "/other"
 	k.batch("keys that differ in the source", []core.InboxKey{k.key("x"), other}, isNew, isNew)
-	if got, err := k.batcher().DoBatch(k.ctx, nil, nil); err != nil || len(got) != 0 {
-		k.fail("an empty batch: got %v and error %v", got, err)
-	}
+	got, err := k.batcher().DoBatch(k.ctx, nil, nil)
+	k.failIf(err != nil || len(got) != 0, "an empty batch: got %v and error %v", got, err)
 }
 
 // All keys of a large batch are marked. The docs promise 100,000. IN-08.
@@ -136,12 +128,9 @@ func batchOfThousands[Tx any](k *kit[Tx]) {
 			}
 			return k.h.Effect(ctx, tx, k.name("e"))
 		})
-		if err != nil || len(got) != n || slices.ContainsFunc(got, func(st core.InboxStatus) bool { return st != want }) {
-			k.fail("a batch of %d keys: %d statuses, not all of them %s, and error %v", n, len(got), want, err)
-		}
-		if want == isDup && runs > 0 {
-			k.fail("a batch of %d duplicates ran the handler", n)
-		}
+		k.failIf(err != nil || len(got) != n || slices.ContainsFunc(got, func(st core.InboxStatus) bool { return st != want }),
+			"a batch of %d keys: %d statuses, not all of them %s, and error %v", n, len(got), want, err)
+		k.failIf(want == isDup && runs > 0, "a batch of %d duplicates ran the handler", n)
 	}
 	k.effects("after a large batch and its duplicate", "e", 1)
 	twice, want := make([]core.InboxKey, n), make([]core.InboxStatus, n)
@@ -152,9 +141,8 @@ func batchOfThousands[Tx any](k *kit[Tx]) {
 		}
 	}
 	got, err := b.DoBatch(k.ctx, twice, func(context.Context, Tx, []int) error { return nil })
-	if err != nil || !slices.Equal(got, want) {
-		k.fail("a batch of %d keys that come twice: the first half is not new, or the second no duplicate, or error %v", n/2, err)
-	}
+	k.failIf(err != nil || !slices.Equal(got, want),
+		"a batch of %d keys that come twice: the first half is not new, or the second no duplicate, or error %v", n/2, err)
 	k.do("the last key of the batch", keys[n-1], isDup, k.never)
 }
 
@@ -167,9 +155,8 @@ func batchFailureLeavesNothing[Tx any](k *kit[Tx]) {
 		}
 		return waybill.Reject(errHandler)
 	})
-	if !errors.Is(err, errHandler) || waybill.ClassOf(err) != waybill.ClassPermanent || len(got) != 0 {
-		k.fail("a failing batch: got %v and error %w", got, err)
-	}
+	k.failIf(!errors.Is(err, errHandler) || waybill.ClassOf(err) != waybill.ClassPermanent || len(got) != 0,
+		"a failing batch: got %v and error %w", got, err)
 	func() {
 		defer func() {
 			if p := recover(); p != nil && p != any(errHandler) {
@@ -180,14 +167,11 @@ func batchFailureLeavesNothing[Tx any](k *kit[Tx]) {
 			_ = k.effectsOf(keys)(ctx, tx, fresh)
 			panic(errHandler)
 		})
-		if err == nil {
-			k.fail("DoBatch returned no error for a handler that panicked")
-		}
+		k.failIf(err == nil, "DoBatch returned no error for a handler that panicked")
 	}()
 	bad := append(k.keys("1", "2"), core.InboxKey{Consumer: k.consumer, ID: "1"})
-	if _, err := k.batcher().DoBatch(k.ctx, bad, k.effectsOf(bad)); !errors.Is(err, waybill.ErrInvalid) {
-		k.fail("a batch with a bad key: got %w, want waybill.ErrInvalid", err)
-	}
+	_, err = k.batcher().DoBatch(k.ctx, bad, k.effectsOf(bad))
+	k.failIf(!errors.Is(err, waybill.ErrInvalid), "a batch with a bad key: got %w, want waybill.ErrInvalid", err)
 	for _, id := range []string{"1", "2", "3"} {
 		k.effects("after a batch that failed", "e-"+id, 0)
 	}
@@ -226,17 +210,14 @@ func batchWaitsForOthers[Tx any](k *kit[Tx]) {
 		default:
 		}
 		close(finish)
-		if early {
-			k.fail("a batch did not wait for a delivery that has one of its keys")
-		}
+		k.failIf(early, "a batch did not wait for a delivery that has one of its keys")
 		k.await("the first delivery", first)
 		want := []core.InboxStatus{isNew, isDup, isNew}
 		if firstErr != nil {
 			want[1] = isNew
 		}
-		if err := <-second; err != nil || !slices.Equal(got, want) {
-			k.fail("the batch ended with %v and error %v, want %v", got, err, want)
-		}
+		err := <-second
+		k.failIf(err != nil || !slices.Equal(got, want), "the batch ended with %v and error %v, want %v", got, err, want)
 		for _, key := range keys {
 			k.effects("after both", "e-"+key.ID, 1)
 		}
@@ -271,28 +252,21 @@ func batchesDoNotDeadlock[Tx any](k *kit[Tx]) {
 		}()
 	}
 	for range batches {
-		if err := <-errs; err != nil {
-			k.fail("a batch that overlaps others failed: %w", err)
-		}
+		err := <-errs
+		k.failIf(err != nil, "a batch that overlaps others failed: %w", err)
 	}
 	for i := range size {
 		id := strconv.Itoa(i)
-		if processed[id] != 1 {
-			k.fail("key %s was processed %d times", id, processed[id])
-		}
+		k.failIf(processed[id] != 1, "key %s was processed %d times", id, processed[id])
 		k.effects("after overlapping batches", "e-"+id, 1)
 	}
 }
 
 func (k *kit[Tx]) marker() (core.Marker[Tx], Transactor[Tx]) {
 	m, ok := core.As[core.Marker[Tx]](k.box)
-	if !ok {
-		k.fail("%w: core.Marker", ErrNotDeclared)
-	}
+	k.failIf(!ok, "%w: core.Marker", ErrNotDeclared)
 	t, ok := k.h.(Transactor[Tx])
-	if !ok {
-		k.fail("%w: a harness that can begin a transaction", ErrNotDeclared)
-	}
+	k.failIf(!ok, "%w: a harness that can begin a transaction", ErrNotDeclared)
 	return m, t
 }
 
@@ -300,9 +274,7 @@ func (k *kit[Tx]) marker() (core.Marker[Tx], Transactor[Tx]) {
 func (k *kit[Tx]) mine(when string, key core.InboxKey, want core.InboxStatus, commit bool) {
 	m, t := k.marker()
 	tx, end, err := t.Begin(k.ctx)
-	if err != nil {
-		k.fail("begin: %w", err)
-	}
+	k.failIf(err != nil, "begin: %w", err)
 	got, err := m.Mark(k.ctx, tx, key)
 	if err == nil && got == isNew {
 		err = k.h.Effect(k.ctx, tx, k.name("e"))
@@ -310,9 +282,7 @@ func (k *kit[Tx]) mine(when string, key core.InboxKey, want core.InboxStatus, co
 	if errEnd := end(k.ctx, commit && err == nil); err == nil {
 		err = errEnd
 	}
-	if err != nil || got != want {
-		k.fail("%s: got status %s and error %v, want status %s", when, got, err, want)
-	}
+	k.failIf(err != nil || got != want, "%s: got status %s and error %v, want status %s", when, got, err, want)
 }
 
 // A mark in the caller's own transaction is committed or rolled back with it, and is one with those of Do. IN-09.
@@ -327,9 +297,7 @@ func markInOwnTransaction[Tx any](k *kit[Tx]) {
 	k.effects("after all", "e", 2)
 	m, t := k.marker()
 	tx, end, err := t.Begin(k.ctx)
-	if err != nil {
-		k.fail("begin: %w", err)
-	}
+	k.failIf(err != nil, "begin: %w", err)
 	for what, key := range k.badKeys() {
 		if _, err := m.Mark(k.ctx, tx, key); !errors.Is(err, waybill.ErrInvalid) {
 			_ = end(k.ctx, false)
@@ -338,25 +306,21 @@ func markInOwnTransaction[Tx any](k *kit[Tx]) {
 	}
 	first, err1 := m.Mark(k.ctx, tx, k.key("3"))
 	second, err2 := m.Mark(k.ctx, tx, k.key("3"))
-	if err := errors.Join(err1, err2, end(k.ctx, true)); err != nil || first != isNew || second != isDup {
-		k.fail("two marks of one key in one transaction: got %s, then %s, and error %v", first, second, err)
-	}
-	if _, err := m.Mark(k.ctx, tx, k.key("4")); err == nil {
-		k.fail("a mark in a transaction that has ended succeeded")
-	}
+	err = errors.Join(err1, err2, end(k.ctx, true))
+	k.failIf(err != nil || first != isNew || second != isDup,
+		"two marks of one key in one transaction: got %s, then %s, and error %v", first, second, err)
+	_, err = m.Mark(k.ctx, tx, k.key("4"))
+	k.failIf(err == nil, "a mark in a transaction that has ended succeeded")
 	k.do("a key that was marked after the end", k.key("4"), isNew, k.effect("e"))
 }
 
 // Old marks are deleted, as many as was asked for at a time, those of one consumer only; young ones stay. IN-05.
 func purgeDeletesOldMarks[Tx any](k *kit[Tx]) {
 	p, ok := core.As[core.InboxPurger](k.box)
-	if !ok {
-		k.fail("%w: core.InboxPurger", ErrNotDeclared)
-	}
+	k.failIf(!ok, "%w: core.InboxPurger", ErrNotDeclared)
 	purge := func(when string, age time.Duration, limit, want int) {
-		if got, err := p.PurgeInbox(k.ctx, k.consumer, age, limit); err != nil || got != want {
-			k.fail("%s: %d marks were deleted, want %d; error %v", when, got, want, err)
-		}
+		got, err := p.PurgeInbox(k.ctx, k.consumer, age, limit)
+		k.failIf(err != nil || got != want, "%s: %d marks were deleted, want %d; error %v", when, got, want, err)
 	}
 	other := core.InboxKey{Consumer: k.consumer + "x", Source: "/inboxtest", ID: "1"}
 	k.do("a message of another consumer", other, isNew, k.effect("e"))
@@ -376,9 +340,9 @@ func purgeDeletesOldMarks[Tx any](k *kit[Tx]) {
 		age   time.Duration
 		limit int
 	}{{0, 1}, {-time.Hour, 1}, {time.Hour, 0}, {time.Hour, -1}} {
-		if n, err := p.PurgeInbox(k.ctx, k.consumer, bad.age, bad.limit); !errors.Is(err, waybill.ErrInvalid) || n != 0 {
-			k.fail("purge with age %s and limit %d: %d deleted, error %w; want waybill.ErrInvalid", bad.age, bad.limit, n, err)
-		}
+		n, err := p.PurgeInbox(k.ctx, k.consumer, bad.age, bad.limit)
+		k.failIf(!errors.Is(err, waybill.ErrInvalid) || n != 0,
+			"purge with age %s and limit %d: %d deleted, error %w; want waybill.ErrInvalid", bad.age, bad.limit, n, err)
 	}
 	k.do("a message of now", k.key("0"), isDup, k.never)
 }

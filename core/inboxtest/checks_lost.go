@@ -38,9 +38,7 @@ func outageLeavesNoMark[Tx any](k *kit[Tx]) {
 			}
 			return fail
 		})
-		if !errors.Is(err, fail) {
-			k.fail("the handler's error came out as %w, want %w", err, fail)
-		}
+		k.failIf(!errors.Is(err, fail), "the handler's error came out as %w, want %w", err, fail)
 		k.effects("after a failing handler", id, 0)
 		k.do("the message again, after the handler failed with "+fail.Error(), k.key(id), isNew, k.effect(id))
 		k.effects("after a retry", id, 1)
@@ -50,9 +48,8 @@ func outageLeavesNoMark[Tx any](k *kit[Tx]) {
 		return
 	}
 	keys := k.keys("b1", "b2")
-	if _, err := b.DoBatch(k.ctx, keys, func(context.Context, Tx, []int) error { return outage }); !errors.Is(err, errHandler) {
-		k.fail("the error of a batch came out as %w, want %w", err, outage)
-	}
+	_, err := b.DoBatch(k.ctx, keys, func(context.Context, Tx, []int) error { return outage })
+	k.failIf(!errors.Is(err, errHandler), "the error of a batch came out as %w, want %w", err, outage)
 	k.batch("the batch again, after an outage", keys, isNew, isNew)
 }
 
@@ -60,9 +57,7 @@ func outageLeavesNoMark[Tx any](k *kit[Tx]) {
 // transaction would keep that half of the effects, and the message comes again. IN-01, IN-02.
 func lostTransactionHasNoEffect[Tx any](k *kit[Tx]) {
 	b, ok := k.h.(Breaker[Tx])
-	if !ok {
-		k.fail("%w: a harness that can make a statement fail", ErrNotDeclared)
-	}
+	k.failIf(!ok, "%w: a harness that can make a statement fail", ErrNotDeclared)
 	_ = k.refused("a handler that went on after a failed statement", k.key("1"), func(ctx context.Context, tx Tx) error {
 		if err := k.h.Effect(ctx, tx, k.name("before")); err != nil {
 			return err
@@ -93,18 +88,15 @@ func handlerContextHasItsValues[Tx any](k *kit[Tx]) {
 		}
 		return nil
 	}
-	if status, err := k.box.Do(ctx, k.key("1"), func(ctx context.Context, _ Tx) error { return look(ctx) }); err != nil || status != isNew {
-		k.fail("Do answered %s: %w", status, err)
-	}
+	status, err := k.box.Do(ctx, k.key("1"), func(ctx context.Context, _ Tx) error { return look(ctx) })
+	k.failIf(err != nil || status != isNew, "Do answered %s: %w", status, err)
 	if b, ok := core.As[core.BatchInbox[Tx]](k.box); ok {
 		ran := false
 		_, err := b.DoBatch(ctx, k.keys("2"), func(ctx context.Context, _ Tx, _ []int) error {
 			ran = true
 			return look(ctx)
 		})
-		if err != nil || !ran {
-			k.fail("a batch of one new message: the handler ran: %v; %w", ran, err)
-		}
+		k.failIf(err != nil || !ran, "a batch of one new message: the handler ran: %v; %w", ran, err)
 	}
 }
 
@@ -129,9 +121,8 @@ func batchRefusesBadKeys[Tx any](k *kit[Tx]) {
 	for what, key := range k.badKeys() {
 		keys := append(k.keys("1", "2"), key)
 		got, err := b.DoBatch(k.ctx, keys, func(context.Context, Tx, []int) error { return nil })
-		if !errors.Is(err, waybill.ErrInvalid) || len(got) != 0 {
-			k.fail("a batch with a key that has %s: got %v and %w, want waybill.ErrInvalid", what, got, err)
-		}
+		k.failIf(!errors.Is(err, waybill.ErrInvalid) || len(got) != 0,
+			"a batch with a key that has %s: got %v and %w, want waybill.ErrInvalid", what, got, err)
 	}
 	k.batch("the good keys", k.keys("1", "2"), isNew, isNew)
 }
@@ -139,14 +130,11 @@ func batchRefusesBadKeys[Tx any](k *kit[Tx]) {
 // A mark stays until it is purged. IN-05.
 func markLasts[Tx any](k *kit[Tx]) {
 	c, ok := core.As[Clock](k.h)
-	if !ok {
-		k.fail("%w: a harness that can move the clock", ErrNotDeclared)
-	}
+	k.failIf(!ok, "%w: a harness that can move the clock", ErrNotDeclared)
 	k.do("a new message", k.key("1"), isNew, k.effect("e"))
 	for _, d := range []time.Duration{2 * time.Minute, 2 * time.Hour, 48 * time.Hour, 90 * 24 * time.Hour} {
-		if err := c.Sleep(k.ctx, d); err != nil {
-			k.fail("sleep: %w", err)
-		}
+		err := c.Sleep(k.ctx, d)
+		k.failIf(err != nil, "sleep: %w", err)
 		k.do(fmt.Sprintf("the same message, %s later", d), k.key("1"), isDup, k.never)
 	}
 }
@@ -154,9 +142,7 @@ func markLasts[Tx any](k *kit[Tx]) {
 // A mark that is younger than asked for stays, however close it is. IN-05.
 func purgeKeepsYoungMarks[Tx any](k *kit[Tx]) {
 	p, ok := core.As[core.InboxPurger](k.box)
-	if !ok {
-		k.fail("%w: core.InboxPurger", ErrNotDeclared)
-	}
+	k.failIf(!ok, "%w: core.InboxPurger", ErrNotDeclared)
 	const age = 8 * grace
 	for try := range 5 {
 		key := k.key(strconv.Itoa(try))
@@ -164,9 +150,7 @@ func purgeKeepsYoungMarks[Tx any](k *kit[Tx]) {
 		k.do("a new message", key, isNew, k.effect("e"))
 		k.sleep(age * 5 / 8)
 		n, err := p.PurgeInbox(k.ctx, k.consumer, age, 10)
-		if err != nil || n < 0 || n > 1+try {
-			k.fail("a purge of %d marks at most deleted %d: %w", 1+try, n, err)
-		}
+		k.failIf(err != nil || n < 0 || n > 1+try, "a purge of %d marks at most deleted %d: %w", 1+try, n, err)
 		if time.Since(start) >= age {
 			continue // the machine is slow: the mark may be old enough
 		}
@@ -180,9 +164,7 @@ func purgeKeepsYoungMarks[Tx any](k *kit[Tx]) {
 func purgeOfAllConsumers[Tx any](k *kit[Tx]) {
 	p, ok := core.As[core.InboxPurger](k.box)
 	d, may := core.As[Disposable](k.h)
-	if !ok || !may || !d.Disposable() {
-		k.fail("%w: an inbox with core.InboxPurger whose marks may all be deleted", ErrNotDeclared)
-	}
+	k.failIf(!ok || !may || !d.Disposable(), "%w: an inbox with core.InboxPurger whose marks may all be deleted", ErrNotDeclared)
 	var keys []core.InboxKey
 	for _, consumer := range []string{"a", "b", "c"} {
 		keys = append(keys, core.InboxKey{Consumer: k.consumer + consumer, Source: "/inboxtest", ID: "1"})
@@ -191,9 +173,8 @@ func purgeOfAllConsumers[Tx any](k *kit[Tx]) {
 		k.do("a new message", key, isNew, k.effect("e"))
 	}
 	k.sleep(grace)
-	if n, err := p.PurgeInbox(k.ctx, "", grace/2, core.MaxInboxKeys); err != nil || n < len(keys) {
-		k.fail("a purge of all consumers deleted %d marks, want at least %d: %w", n, len(keys), err)
-	}
+	n, err := p.PurgeInbox(k.ctx, "", grace/2, core.MaxInboxKeys)
+	k.failIf(err != nil || n < len(keys), "a purge of all consumers deleted %d marks, want at least %d: %w", n, len(keys), err)
 	slices.Reverse(keys)
 	for _, key := range keys {
 		k.do("a message that was forgotten", key, isNew, k.effect("e"))

@@ -56,9 +56,9 @@ func concurrentContentIsAConflict[Tx any](k *kit[Tx]) {
 		k.sleep(grace)
 		close(finish)
 		k.await("the first message", first)
-		if r := k.persist(second, other, k.effect("e-"+id)); r.err != nil || r.status != c.want {
-			k.fail("another message with the id of one that ended with %v: got status %s and error %v, want status %s", c.err, r.status, r.err, c.want)
-		}
+		r := k.persist(second, other, k.effect("e-"+id))
+		k.failIf(r.err != nil || r.status != c.want,
+			"another message with the id of one that ended with %v: got status %s and error %v, want status %s", c.err, r.status, r.err, c.want)
 	}
 	k.effects("of the message that was handled", "e-1", 0)
 	k.effects("of the message that failed", "e-2", 1)
@@ -88,14 +88,12 @@ func markTellsConflicts[Tx any](k *kit[Tx]) {
 	k.do("a message with its id", printed(k.key("1"), 2), isConflict, k.never)
 	m, t := k.marker()
 	tx, end, err := t.Begin(k.ctx)
-	if err != nil {
-		k.fail("begin: %w", err)
-	}
+	k.failIf(err != nil, "begin: %w", err)
 	first, err1 := m.Mark(k.ctx, tx, printed(k.key("2"), 1))
 	second, err2 := m.Mark(k.ctx, tx, printed(k.key("2"), 2))
-	if err := errors.Join(err1, err2, end(k.ctx, true)); err != nil || first != isNew || second != isConflict {
-		k.fail("two marks of one id in one transaction: got %s, then %s, and error %v", first, second, err)
-	}
+	err = errors.Join(err1, err2, end(k.ctx, true))
+	k.failIf(err != nil || first != isNew || second != isConflict,
+		"two marks of one id in one transaction: got %s, then %s, and error %v", first, second, err)
 }
 
 // A key that is done for one content is a conflict for another. IN-07.

@@ -28,6 +28,13 @@ type handler[Tx any] func(ctx context.Context, tx Tx) error
 
 func (k *kit[Tx]) fail(format string, a ...any) { suitetest.Failf(format, a...) }
 
+// failIf is fail if the condition holds.
+func (k *kit[Tx]) failIf(is bool, format string, a ...any) {
+	if is {
+		suitetest.Failf(format, a...)
+	}
+}
+
 func (k *kit[Tx]) key(id string) core.InboxKey {
 	return core.InboxKey{Consumer: k.consumer, Source: "/inboxtest", ID: id}
 }
@@ -41,29 +48,22 @@ func (k *kit[Tx]) effect(name string) handler[Tx] {
 
 // do calls Do and checks status and success.
 func (k *kit[Tx]) do(when string, key core.InboxKey, want core.InboxStatus, fn handler[Tx]) {
-	if got, err := k.box.Do(k.ctx, key, fn); err != nil || got != want {
-		k.fail("%s: got status %s and error %v, want status %s", when, got, err, want)
-	}
+	got, err := k.box.Do(k.ctx, key, fn)
+	k.failIf(err != nil || got != want, "%s: got status %s and error %v, want status %s", when, got, err, want)
 }
 
 // refused calls Do and checks that it failed.
 func (k *kit[Tx]) refused(when string, key core.InboxKey, fn handler[Tx]) error {
 	got, err := k.box.Do(k.ctx, key, fn)
-	if err == nil || got != core.InboxNone {
-		k.fail("%s: got status %s and error %v, want an error", when, got, err)
-	}
+	k.failIf(err == nil || got != core.InboxNone, "%s: got status %s and error %v, want an error", when, got, err)
 	return err
 }
 
 // effects checks the number of committed effects.
 func (k *kit[Tx]) effects(when, name string, want int) {
 	got, err := k.h.Effects(k.ctx, k.name(name))
-	if err != nil {
-		k.fail("count effects: %w", err)
-	}
-	if got != want {
-		k.fail("%s: %d effects are committed, want %d", when, got, want)
-	}
+	k.failIf(err != nil, "count effects: %w", err)
+	k.failIf(got != want, "%s: %d effects are committed, want %d", when, got, want)
 }
 
 // never is a handler that must not run.
@@ -98,9 +98,7 @@ func (k *kit[Tx]) start(ctx context.Context, key core.InboxKey, fn handler[Tx]) 
 
 func (k *kit[Tx]) await(what string, done <-chan result) result {
 	r, ended := suitetest.Come(done)
-	if !ended {
-		k.fail("%s did not end within %s", what, suitetest.Patience)
-	}
+	k.failIf(!ended, "%s did not end within %s", what, suitetest.Patience)
 	return r
 }
 

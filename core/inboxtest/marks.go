@@ -78,6 +78,13 @@ type markKit struct {
 
 func (k *markKit) fail(format string, a ...any) { suitetest.Failf(format, a...) }
 
+// failIf is fail if the condition holds.
+func (k *markKit) failIf(is bool, format string, a ...any) {
+	if is {
+		suitetest.Failf(format, a...)
+	}
+}
+
 // The answers of BeginMark.
 const (
 	claimed = "claimed"
@@ -102,9 +109,8 @@ func answer(st core.InboxStatus, err error) string {
 }
 
 func (k *markKit) begin(when, token string, lease time.Duration, want string) {
-	if got := answer(k.store.BeginMark(k.ctx, k.key, token, lease)); got != want {
-		k.fail("%s: BeginMark answers %s, want %s", when, got, want)
-	}
+	got := answer(k.store.BeginMark(k.ctx, k.key, token, lease))
+	k.failIf(got != want, "%s: BeginMark answers %s, want %s", when, got, want)
 }
 
 func (k *markKit) sleep(d time.Duration) {
@@ -118,9 +124,7 @@ func (k *markKit) sleep(d time.Duration) {
 }
 
 func (k *markKit) must(what string, err error) {
-	if err != nil {
-		k.fail("%s: %w", what, err)
-	}
+	k.failIf(err != nil, "%s: %w", what, err)
 }
 
 // eventually asks until BeginMark answers want.
@@ -130,9 +134,7 @@ func (k *markKit) eventually(when, token, want string) {
 		if got == want {
 			return
 		}
-		if !w.Again(k.ctx) {
-			k.fail("%s: BeginMark still answers %s after %s, want %s", when, got, suitetest.Patience, want)
-		}
+		k.failIf(!w.Again(k.ctx), "%s: BeginMark still answers %s after %s, want %s", when, got, suitetest.Patience, want)
 	}
 }
 
@@ -148,9 +150,8 @@ func claimEndsWithItsLease(k *markKit) {
 	start := time.Now() // the lease begins with the call, which may be slow to return
 	k.begin("first", "a", markLease, claimed)
 	k.eventually("after the lease", "b", claimed)
-	if took := time.Since(start); took < markLease/2 {
-		k.fail("a claim of %s ended after %s", markLease, took)
-	}
+	took := time.Since(start)
+	k.failIf(took < markLease/2, "a claim of %s ended after %s", markLease, took)
 	k.begin("the first one again", "a", time.Hour, busy)
 }
 
@@ -226,9 +227,7 @@ func badMarkIsRefused(k *markKit) {
 	for _, key := range []core.InboxKey{{Source: "/s", ID: "1"}, {Consumer: "c", ID: "1"}, {Consumer: "c", Source: "/s"}, {Consumer: "c", Source: "/s", ID: "\x00"}} {
 		_, begin := k.store.BeginMark(k.ctx, key, "a", time.Hour)
 		for what, err := range map[string]error{"BeginMark": begin, "FinishMark": k.store.FinishMark(k.ctx, key, time.Hour), "ForgetMark": k.store.ForgetMark(k.ctx, key, "a")} {
-			if !errors.Is(err, waybill.ErrInvalid) {
-				k.fail("%s of key %+v: %w, want waybill.ErrInvalid", what, key, err)
-			}
+			k.failIf(!errors.Is(err, waybill.ErrInvalid), "%s of key %+v: %w, want waybill.ErrInvalid", what, key, err)
 		}
 	}
 }
@@ -248,9 +247,7 @@ func stormHasOneClaim(k *markKit) {
 	for range runs {
 		got[<-answers]++
 	}
-	if got[claimed] != 1 || got[busy] != runs-1 {
-		k.fail("%d runs at a time got %v, want one claim", runs, got)
-	}
+	k.failIf(got[claimed] != 1 || got[busy] != runs-1, "%d runs at a time got %v, want one claim", runs, got)
 }
 
 // A call with an ended context fails as an outage, which costs the message no attempt. IN-07.
@@ -259,8 +256,6 @@ func marksHeedTheirContext(k *markKit) {
 	cancel()
 	_, begin := k.store.BeginMark(ctx, k.key, "a", time.Hour)
 	for what, err := range map[string]error{"BeginMark": begin, "FinishMark": k.store.FinishMark(ctx, k.key, time.Hour)} {
-		if waybill.ClassOf(err) != waybill.ClassOutage {
-			k.fail("%s under an ended context: %w, want an outage", what, err)
-		}
+		k.failIf(waybill.ClassOf(err) != waybill.ClassOutage, "%s under an ended context: %w, want an outage", what, err)
 	}
 }

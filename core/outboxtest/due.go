@@ -46,9 +46,7 @@ func (m *member) dueAll(retries, timers int) (rs []core.Record) {
 		moved += d.TimersReady
 		return len(rs) >= retries && moved >= timers
 	})
-	if len(rs) > retries || moved > timers {
-		m.k.fail("%d retries and %d timers are due, and %d and %d were answered", retries, timers, len(rs), moved)
-	}
+	m.k.failIf(len(rs) > retries || moved > timers, "%d retries and %d timers are due, and %d and %d were answered", retries, timers, len(rs), moved)
 	return rs
 }
 
@@ -60,32 +58,25 @@ func dueHoldsRetries(k *kit) {
 	began := k.now()
 	m.settle(core.Retry(&rs[0], errNo, short), core.Retry(&rs[1], errNo, short))
 	late := m.retries(1, far)
-	if d := m.due(10); len(d.Retries) > 0 && k.now().Sub(began) < short-k.slack() {
-		k.fail("a retry in %s was answered %s later at most", short, k.now().Sub(began))
-	}
+	d := m.due(10)
+	k.failIf(len(d.Retries) > 0 && k.now().Sub(began) < short-k.slack(), "a retry in %s was answered %s later at most", short, k.now().Sub(began))
 	got := m.dueAll(2, 0)
 	slices.SortFunc(got, func(a, b core.Record) int { return cmp.Compare(a.Seq, b.Seq) })
 	for i, r := range got {
-		if r.ID != rs[i].ID || r.Seq != rs[i].Seq || r.Attempts != 1 || !r.Failed || r.Deliveries != 0 || r.Crashes != 0 ||
-			r.Envelope.Key != "k" || string(r.Envelope.Body) != "body" {
-			k.fail("two retries are due, and number %d came as %+v", i, r)
-		}
-		if r.Slot != rs[i].Slot || r.Age < -k.slack() || r.Age > k.now().Sub(staged)+k.slack() {
-			k.fail("a retry came with slot %d after %d, and age %s", r.Slot, rs[i].Slot, r.Age)
-		}
+		k.failIf(r.ID != rs[i].ID || r.Seq != rs[i].Seq || r.Attempts != 1 || !r.Failed || r.Deliveries != 0 || r.Crashes != 0 || r.Envelope.Key != "k" || string(r.Envelope.Body) != "body",
+			"two retries are due, and number %d came as %+v", i, r)
+		k.failIf(r.Slot != rs[i].Slot || r.Age < -k.slack() || r.Age > k.now().Sub(staged)+k.slack(),
+			"a retry came with slot %d after %d, and age %s", r.Slot, rs[i].Slot, r.Age)
 	}
 	m.none("it is a retry", append(ids(rs), late[0].ID)...)
 	p := other.read(core.ReadRequest{NewlyOwned: []core.RouteSlots{k.all()}, Limit: 10})
 	for _, w := range p.Blocked {
-		if w.Holder != m.self.Session {
-			k.fail("retries are held, and another session sees %+v", w)
-		}
+		k.failIf(w.Holder != m.self.Session, "retries are held, and another session sees %+v", w)
 	}
 	m.settle(core.Published(&got[0]), core.Retry(&got[1], errNo, far))
 	m.gone("it was published", got[0].Ref)
-	if d := m.due(10); len(d.Retries) > 0 {
-		k.fail("one retry was published and one put off, and %d are due", len(d.Retries))
-	}
+	d = m.due(10)
+	k.failIf(len(d.Retries) > 0, "one retry was published and one put off, and %d are due", len(d.Retries))
 }
 
 // Without this a call whose answer was lost leaves retries behind that no member tries.
@@ -98,12 +89,10 @@ func dueRepeats(k *kit) {
 		if i == 0 {
 			first = got
 		}
-		if slices.Sort(got); len(got) != 5 {
-			k.fail("five retries are due, and call %d answered %d", i, len(got))
-		}
-		if slices.Sort(first); !slices.Equal(got, first) {
-			k.fail("the due records were asked for again, and the answer differs")
-		}
+		slices.Sort(got)
+		k.failIf(len(got) != 5, "five retries are due, and call %d answered %d", i, len(got))
+		slices.Sort(first)
+		k.failIf(!slices.Equal(got, first), "the due records were asked for again, and the answer differs")
 	}
 }
 
@@ -120,15 +109,15 @@ func dueNewLeavesOutOwn(k *kit) {
 			got = append(got, ids(m.duePart(part, n).Retries)...)
 			return len(got) >= n
 		})
-		if more := ids(m.duePart(part, n).Retries); len(got) != n || len(more) > 0 || slices.ContainsFunc(got, func(id string) bool { return slices.Contains(seen, id) }) {
-			k.fail("%d retries came due, and a Due for those that are not held answered %d, then %d", n, len(got), len(more))
-		}
+		more := ids(m.duePart(part, n).Retries)
+		k.failIf(len(got) != n || len(more) > 0 || slices.ContainsFunc(got, func(id string) bool { return slices.Contains(seen, id) }),
+			"%d retries came due, and a Due for those that are not held answered %d, then %d", n, len(got), len(more))
 		seen = append(seen, got...)
 	}
 	for _, limit := range []int{2, 3} {
-		if d := m.due(limit); len(d.Retries) != limit || (d.NextIn == 0) != (limit < 3) {
-			k.fail("three retries are held, and a Due for all with the limit %d answered %d; NextIn is %s", limit, len(d.Retries), d.NextIn)
-		}
+		d := m.due(limit)
+		k.failIf(len(d.Retries) != limit || (d.NextIn == 0) != (limit < 3),
+			"three retries are held, and a Due for all with the limit %d answered %d; NextIn is %s", limit, len(d.Retries), d.NextIn)
 	}
 }
 
@@ -139,19 +128,16 @@ func dueKeepsToItsLimit(k *kit) {
 	k.stage(k.rows(4, delay(short))...)
 	k.sleep(2 * short)
 	first := m.due(3)
-	if len(first.Retries) == 0 || first.NextIn != 0 {
-		k.fail("four retries are due: %d were answered with the limit 3, and NextIn is %s, want 0", len(first.Retries), first.NextIn)
-	}
+	k.failIf(len(first.Retries) == 0 || first.NextIn != 0,
+		"four retries are due: %d were answered with the limit 3, and NextIn is %s, want 0", len(first.Retries), first.NextIn)
 	second := m.due(len(first.Retries))
 	for _, r := range second.Retries {
-		if !slices.Contains(ids(first.Retries), r.ID) {
-			k.fail("a retry was answered that the caller did not hold before, in place of one that it holds")
-		}
+		k.failIf(!slices.Contains(ids(first.Retries), r.ID), "a retry was answered that the caller did not hold before, in place of one that it holds")
 	}
 	third := m.due(10)
-	if n := first.TimersReady + second.TimersReady + third.TimersReady; len(third.Retries) != 4 || n != 4 {
-		k.fail("four retries and four timers are due, and with the limit 10 %d and %d were answered", len(third.Retries), n)
-	}
+	n := first.TimersReady + second.TimersReady + third.TimersReady
+	k.failIf(len(third.Retries) != 4 || n != 4,
+		"four retries and four timers are due, and with the limit 10 %d and %d were answered", len(third.Retries), n)
 }
 
 // Without this the retries that a former owner has out are published twice.
@@ -159,15 +145,13 @@ func dueLeavesOthersRetries(k *kit) {
 	a, b := k.owner(1), k.join(1)
 	a.retries(2, 0)
 	rs := a.due(10).Retries
-	if len(rs) != 2 {
-		k.fail("two retries are due, and %d were answered", len(rs))
-	}
+	k.failIf(len(rs) != 2, "two retries are due, and %d were answered", len(rs))
 	partition := k.partitions(a.heartbeat())[0]
 	a.release(partition, 0, rs[0].Ref)
 	b.claim(core.AllSlots)
-	if got := ids(b.due(10).Retries); !slices.Equal(got, ids(rs[1:])) {
-		k.fail("of two retries the first is out at the former owner, and the new one was answered %s", suitetest.Names(got, ids(rs)))
-	}
+	got := ids(b.due(10).Retries)
+	k.failIf(!slices.Equal(got, ids(rs[1:])),
+		"of two retries the first is out at the former owner, and the new one was answered %s", suitetest.Names(got, ids(rs)))
 	a.settle(core.Release(&rs[0], 0, false))
 	if got := b.due(10).Retries; len(got) != 2 {
 		k.fail("the former owner released its retry, and the new one was answered %d, want 2", len(got))
@@ -191,18 +175,14 @@ func timersGetGreaterNumbersOnce(k *kit) {
 			moved.Add(int32(m.due(7).TimersReady))
 		}
 	})
-	if moved.Load() != n {
-		k.fail("%d timers are due, and four callers were told of %d", n, moved.Load())
-	}
+	k.failIf(moved.Load() != n, "%d timers are due, and four callers were told of %d", n, moved.Load())
 	seen := map[int64]bool{}
 	for _, r := range m.find(timers...) {
-		if r.Seq <= before[2].Seq || r.Seq <= last || seen[r.Seq] {
-			k.fail("a timer that came due has the number %d, and %d was drawn before, or it is not the only one", r.Seq, last)
-		}
+		k.failIf(r.Seq <= before[2].Seq || r.Seq <= last || seen[r.Seq],
+			"a timer that came due has the number %d, and %d was drawn before, or it is not the only one", r.Seq, last)
 		seen[r.Seq] = true
-		if r.Attempts != 0 || r.Failed || r.Holder != 0 || r.Age < 0 || r.Age > k.now().Sub(staged)-short+k.slack() {
-			k.fail("a timer that came due has attempts %d, failed %v, holder %d and age %s", r.Attempts, r.Failed, r.Holder, r.Age)
-		}
+		k.failIf(r.Attempts != 0 || r.Failed || r.Holder != 0 || r.Age < 0 || r.Age > k.now().Sub(staged)-short+k.slack(),
+			"a timer that came due has attempts %d, failed %v, holder %d and age %s", r.Attempts, r.Failed, r.Holder, r.Age)
 	}
 	m.none("it is due in an hour", far1...)
 	rs := m.find(timers...)
@@ -210,9 +190,8 @@ func timersGetGreaterNumbersOnce(k *kit) {
 	for i := range rs {
 		m.settle(core.Published(&rs[i]))
 	}
-	if d := m.due(100); d.TimersReady != 0 || len(d.Retries) != 0 {
-		k.fail("all timers were published, and %d are moved again", d.TimersReady)
-	}
+	d := m.due(100)
+	k.failIf(d.TimersReady != 0 || len(d.Retries) != 0, "all timers were published, and %d are moved again", d.TimersReady)
 }
 
 // Without this a call that was late changes a scheduled message that is in line meanwhile.
@@ -228,25 +207,22 @@ func movedTimerIsANewVersion(k *kit) {
 		m.refused("of a version before the timer came due", core.ErrChanged, o(&old))
 	}
 	m.settle(core.Retry(&r, errNo, 0))
-	if got := m.dueAll(1, 0); got[0].Attempts != 1 || got[0].Seq != r.Seq {
-		k.fail("a timer failed once, and has %d attempts and the number %d after %d", got[0].Attempts, got[0].Seq, r.Seq)
-	}
+	got := m.dueAll(1, 0)
+	k.failIf(got[0].Attempts != 1 || got[0].Seq != r.Seq,
+		"a timer failed once, and has %d attempts and the number %d after %d", got[0].Attempts, got[0].Seq, r.Seq)
 }
 
 // Without this a scheduled message is late by a poll, or the engine asks without a pause.
 func nextInIsExact(k *kit) {
 	m := k.owner(1)
-	if d := m.due(10); d.NextIn >= 0 {
-		k.fail("nothing waits for a time, and NextIn is %s", d.NextIn)
-	}
+	d := m.due(10)
+	k.failIf(d.NextIn >= 0, "nothing waits for a time, and NextIn is %s", d.NextIn)
 	// expect asks for due records; the earliest comes due between from+in and to+in.
 	expect := func(what string, from, to time.Time, in time.Duration) {
 		asked := k.now()
 		d := m.due(10)
 		least, most := from.Add(in).Sub(k.now())-k.slack(), to.Add(in).Sub(asked)+k.slack()
-		if d.NextIn < least || d.NextIn > most {
-			k.fail("%s is due in %s to %s, and NextIn is %s", what, least, most, d.NextIn)
-		}
+		k.failIf(d.NextIn < least || d.NextIn > most, "%s is due in %s to %s, and NextIn is %s", what, least, most, d.NextIn)
 	}
 	t0 := k.now()
 	k.stage(k.row(delay(2 * far)))
@@ -279,9 +255,8 @@ func dueLeavesWhatIsLocked(k *kit) {
 	unlock := k.lock(rs[1].ID, timers[1])
 	k.soon("due", func() {
 		got := m.dueAll(2, 2)
-		if names := suitetest.Names(ids(got), ids(rs)); names != "[0 2]" && names != "[2 0]" {
-			k.fail("of three retries the second is locked, and %s were answered", names)
-		}
+		names := suitetest.Names(ids(got), ids(rs))
+		k.failIf(names != "[0 2]" && names != "[2 0]", "of three retries the second is locked, and %s were answered", names)
 		m.find(timers[0], timers[2])
 		m.none("it is locked", timers[1])
 	})
@@ -292,10 +267,7 @@ func dueLeavesWhatIsLocked(k *kit) {
 
 // Without this two members try one record again, or bring a timer into line twice.
 func dueKeepsToOwnSlots(k *kit) {
-	a, b := k.join(2), k.join(2)
-	low, high := core.SlotRange(0, 32), core.SlotRange(32, 64)
-	a.claim(low)
-	b.claim(high)
+	a, b := k.halves()
 	a.retries(1, short, key(k.keyIn(low, 0)))
 	b.retries(1, short, key(k.keyIn(high, 0)))
 	k.stage(k.row(key(k.keyIn(low, 0)), delay(short)))
@@ -304,24 +276,21 @@ func dueKeepsToOwnSlots(k *kit) {
 	for _, p := range []core.RouteSlots{k.all(), k.part(high), k.part(core.SlotRange(16, 48))} {
 		d := a.duePart(p, 10)
 		for _, r := range d.Retries {
-			if !low.Has(r.Slot) {
-				k.fail("a member was answered a retry of a slot that is another's")
-			}
+			k.failIf(!low.Has(r.Slot), "a member was answered a retry of a slot that is another's")
 		}
 	}
 	if d := b.duePart(k.part(high), 10); len(d.Retries) != 1 || d.TimersReady != 1 || !high.Has(d.Retries[0].Slot) {
 		k.fail("one retry and one timer are due in the slots of a member, and %d and %d were answered", len(d.Retries), d.TimersReady)
 	}
 	d, err := a.store.Due(k.ctx, a.self.Session, []core.RouteSlots{k.part(high), k.part(low)}, 10)
-	if k.must("due", err); len(d.Retries) != 1 || !low.Has(d.Retries[0].Slot) {
-		k.fail("due was asked for another's slots and for own ones, and answered %d retries, want the own one", len(d.Retries))
-	}
+	k.must("due", err)
+	k.failIf(len(d.Retries) != 1 || !low.Has(d.Retries[0].Slot),
+		"due was asked for another's slots and for own ones, and answered %d retries, want the own one", len(d.Retries))
 }
 
 // Without this a member whose partitions change gets no due records, and those in the slots that it keeps are late.
 func dueLeavesOutSlotsAlone(k *kit) {
 	a := k.join(2)
-	low, high := core.SlotRange(0, 32), core.SlotRange(32, 64)
 	a.claim(core.AllSlots)
 	a.retries(1, 0, key(k.keyIn(low, 0)))
 	a.retries(1, 0, key(k.keyIn(high, 0)))
@@ -330,11 +299,8 @@ func dueLeavesOutSlotsAlone(k *kit) {
 	a.free(high)
 	k.sleep(2 * short)
 	d := a.due(10)
-	if len(d.Retries) != 1 || !low.Has(d.Retries[0].Slot) || d.TimersReady != 1 {
-		k.fail("a retry and a timer are due in a half of a part that the caller owns, and two in the other half: %d and %d were answered, want 1 and 1",
-			len(d.Retries), d.TimersReady)
-	}
-	if d = a.due(10); d.NextIn >= 0 {
-		k.fail("nothing else is due in the slots of the caller, and NextIn is %s", d.NextIn)
-	}
+	k.failIf(len(d.Retries) != 1 || !low.Has(d.Retries[0].Slot) || d.TimersReady != 1,
+		"a retry and a timer are due in a half of a part that the caller owns, and two in the other half: %d and %d were answered, want 1 and 1", len(d.Retries), d.TimersReady)
+	d = a.due(10)
+	k.failIf(d.NextIn >= 0, "nothing else is due in the slots of the caller, and NextIn is %s", d.NextIn)
 }

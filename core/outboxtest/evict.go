@@ -32,9 +32,8 @@ func evictionComparesHeartbeats(k *kit) {
 	m.self.Heartbeats++
 	m.heartbeat()
 	r := by.heartbeat(by.remove(&old))
-	if find(r, m.self.Session) == nil || k.slotsOf(r, m.self.Session) != core.AllSlots {
-		k.fail("a member was removed, or lost partitions, by a removal with its former heartbeats")
-	}
+	k.failIf(find(r, m.self.Session) == nil || k.slotsOf(r, m.self.Session) != core.AllSlots,
+		"a member was removed, or lost partitions, by a removal with its former heartbeats")
 	m.one()
 	m.die(by)
 }
@@ -49,19 +48,18 @@ func evictionCountsCrashesOfHolds(k *kit) {
 	by.heartbeat() // a renewal of another is no removal
 	suitetest.Parallel(8, func(int) { by.heartbeat(by.remove(m)) })
 	m.die(by)
-	if r := by.heartbeat(); find(r, m.self.Session) != nil || k.slotsOf(r, m.self.Session) != 0 {
-		k.fail("a member was removed and is still there, or its partitions are not free")
-	}
+	r := by.heartbeat()
+	k.failIf(find(r, m.self.Session) != nil || k.slotsOf(r, m.self.Session) != 0,
+		"a member was removed and is still there, or its partitions are not free")
 	for i := range rs {
 		want := 0
 		if i < 3 {
 			want = 1
 		}
-		if got := by.live(rs[i].Ref); got.Crashes != want || got.Holder != 0 || got.Attempts != 0 ||
-			got.Version < rs[i].Version || want == 0 && got.Version != rs[i].Version {
-			k.fail("its holder was removed (held: %v): crashes %d, holder %d, attempts %d, and version %d after %d; want %d crashes and no holder",
-				i < 3, got.Crashes, got.Holder, got.Attempts, got.Version, rs[i].Version, want)
-		}
+		got := by.live(rs[i].Ref)
+		k.failIf(got.Crashes != want || got.Holder != 0 || got.Attempts != 0 || got.Version < rs[i].Version || want == 0 && got.Version != rs[i].Version,
+			"its holder was removed (held: %v): crashes %d, holder %d, attempts %d, and version %d after %d; want %d crashes and no holder",
+			i < 3, got.Crashes, got.Holder, got.Attempts, got.Version, rs[i].Version, want)
 	}
 	by.claim(core.AllSlots)
 	by.hold(refs(by.find(ids(rs)...))...)
@@ -76,17 +74,17 @@ func failedAttemptEndsCrashes(k *kit) {
 	by.claim(core.AllSlots)
 	r = by.live(r.Ref)
 	by.settle(core.Retry(&r, errNo, 0))
-	if got := by.dueAll(1, 0)[0]; got.Crashes != 0 || got.Attempts != 1 {
-		k.fail("a record with %d crashes failed, and has %d crashes and %d attempts, want 0 and 1", r.Crashes, got.Crashes, got.Attempts)
-	}
+	got := by.dueAll(1, 0)[0]
+	k.failIf(got.Crashes != 0 || got.Attempts != 1,
+		"a record with %d crashes failed, and has %d crashes and %d attempts, want 0 and 1", r.Crashes, got.Crashes, got.Attempts)
 }
 
 // Without this a new owner does not know which records the dead one can have had out, and a cancelled record can be
 // delivered.
 func evictionMakesPartitionsUncertain(k *kit) {
 	m, by := k.join(4), k.join(4)
-	m.claim(core.SlotRange(0, 32))
-	by.claim(core.SlotRange(32, 64))
+	m.claim(low)
+	by.claim(high)
 	rs := by.some(20)
 	m.die(by)
 	for _, u := range k.partitions(by.heartbeat()) {
@@ -108,15 +106,14 @@ func evictionWaitsForNoLock(k *kit) {
 	k.soon("a removal", func() {
 		by.self.Heartbeats++
 		membership := by.heartbeat(by.remove(m))
-		if got := find(membership, by.self.Session); got == nil || got.Heartbeats != by.self.Heartbeats {
-			k.fail("a removal met a lock, and the caller was not renewed")
-		}
+		got := find(membership, by.self.Session)
+		k.failIf(got == nil || got.Heartbeats != by.self.Heartbeats, "a removal met a lock, and the caller was not renewed")
 	})
 	unlock()
 	m.die(by)
-	if got := by.live(r.Ref); got.Crashes != 1 || got.Holder != 0 {
-		k.fail("its holder was removed while it was locked: crashes %d, holder %d, want 1 and 0", got.Crashes, got.Holder)
-	}
+	got := by.live(r.Ref)
+	k.failIf(got.Crashes != 1 || got.Holder != 0,
+		"its holder was removed while it was locked: crashes %d, holder %d, want 1 and 0", got.Crashes, got.Holder)
 }
 
 // Without this the records that a member cannot end any more wait for its lease, or come back uncounted.
@@ -126,16 +123,14 @@ func memberRemovesItself(k *kit) {
 	m.hold(r.Ref)
 	former := *m
 	former.self.Heartbeats--
-	if membership := m.heartbeat(m.remove(&former)); !membership.Known {
-		k.fail("a member removed itself with other heartbeats than its own, and is not known")
-	}
+	membership := m.heartbeat(m.remove(&former))
+	k.failIf(!membership.Known, "a member removed itself with other heartbeats than its own, and is not known")
 	m.self.Heartbeats++
 	k.until("a member has removed itself", func() bool { return !m.heartbeat(m.remove(m)).Known })
 	u := k.partitions(watch.heartbeat())[0]
-	if got := find(watch.heartbeat(), m.self.Session); got != nil || u.Owner != 0 || u.UncertainUpTo < r.Seq {
-		k.fail("a member removed itself: it is %+v, and its partition has the owner %d and UncertainUpTo %d, want none, and at least %d",
-			got, u.Owner, u.UncertainUpTo, r.Seq)
-	}
+	got := find(watch.heartbeat(), m.self.Session)
+	k.failIf(got != nil || u.Owner != 0 || u.UncertainUpTo < r.Seq,
+		"a member removed itself: it is %+v, and its partition has the owner %d and UncertainUpTo %d, want none, and at least %d", got, u.Owner, u.UncertainUpTo, r.Seq)
 	if got := watch.live(r.Ref); got.Crashes != 1 || got.Holder != 0 {
 		k.fail("a member removed itself, and the record that it held has %d crashes and the holder %d, want 1 and none",
 			got.Crashes, got.Holder)
@@ -144,9 +139,7 @@ func memberRemovesItself(k *kit) {
 
 // Without this an outcome of a removed member is answered as stored and is not, or is stored after its removal.
 func evictionAndSettleExcludeEachOther(k *kit) {
-	if !k.traits.SessionFence {
-		k.undeclared("SessionFence")
-	}
+	k.mustFence()
 	by := k.join(1)
 	for i := range 30 {
 		m := k.owner(1)
@@ -166,14 +159,13 @@ func evictionAndSettleExcludeEachOther(k *kit) {
 		by.claim(core.AllSlots)
 		switch {
 		case err == nil:
-			if got := by.dueAll(1, 0)[0]; got.Attempts != 1 || got.Crashes != 0 {
-				k.fail("a member settled and was removed: attempts %d and crashes %d, want 1 and 0", got.Attempts, got.Crashes)
-			}
+			got := by.dueAll(1, 0)[0]
+			k.failIf(got.Attempts != 1 || got.Crashes != 0,
+				"a member settled and was removed: attempts %d and crashes %d, want 1 and 0", got.Attempts, got.Crashes)
 		case errors.Is(err, core.ErrFenced), errors.Is(err, core.ErrBusy): // the removal had locked it
-			if got := by.live(r.Ref); got.Attempts != 0 || got.Crashes != 1 {
-				k.fail("a member was removed and did not settle any more: attempts %d and crashes %d, want 0 and 1",
-					got.Attempts, got.Crashes)
-			}
+			got := by.live(r.Ref)
+			k.failIf(got.Attempts != 0 || got.Crashes != 1,
+				"a member was removed and did not settle any more: attempts %d and crashes %d, want 0 and 1", got.Attempts, got.Crashes)
 		default:
 			k.fail("a member settled while it was removed: got %v, want nil, core.ErrFenced or core.ErrBusy", err)
 		}
@@ -197,19 +189,14 @@ func evictedSessionIsNotKnown(k *kit) {
 	m, _, _ := k.dead(1)
 	p, err := m.store.Read(k.ctx, m.self.Session, k.everything())
 	k.must("read", err)
-	if p.Known {
-		k.fail("a removed session reads and is said to be a member")
-	}
-	if r := m.heartbeat(); r.Known || find(r, m.self.Session) != nil {
-		k.fail("a removed session renews and is said to be a member")
-	}
+	k.failIf(p.Known, "a removed session reads and is said to be a member")
+	r := m.heartbeat()
+	k.failIf(r.Known || find(r, m.self.Session) != nil, "a removed session renews and is said to be a member")
 }
 
 // fenced fails unless err is core.ErrFenced.
 func (k *kit) fenced(what string, err error) {
-	if !errors.Is(err, core.ErrFenced) {
-		k.fail("a removed session %s: got %v, want core.ErrFenced", what, err)
-	}
+	k.failIf(!errors.Is(err, core.ErrFenced), "a removed session %s: got %v, want core.ErrFenced", what, err)
 }
 
 // Without this a removed member hands out records that their new owner hands out too.
@@ -233,9 +220,9 @@ func evictedSessionBringsNothingDue(k *kit) {
 	_, err := m.store.Due(k.ctx, m.self.Session, []core.RouteSlots{k.all()}, 10)
 	k.fenced("asks for due records", err)
 	by.claim(core.AllSlots)
-	if d := by.due(10); len(d.Retries) != 1 || d.TimersReady != 1 {
-		k.fail("after a removed session asked for due records: %d retries and %d timers, want 1 and 1", len(d.Retries), d.TimersReady)
-	}
+	d := by.due(10)
+	k.failIf(len(d.Retries) != 1 || d.TimersReady != 1,
+		"after a removed session asked for due records: %d retries and %d timers, want 1 and 1", len(d.Retries), d.TimersReady)
 }
 
 // Without this a removed member writes holds that no member ends, or frees the partition of its successor.
@@ -245,30 +232,24 @@ func evictedSessionReleasesNothing(k *kit) {
 	for range 2 { // free, then the successor's
 		_, err := m.tryRelease(partition, 99, rs[1].Ref)
 		k.fenced("releases a partition", err)
-		if u := k.partitions(by.heartbeat())[0]; u.ReadAfter == 99 {
-			k.fail("a removed session stored ReadAfter")
-		}
+		u := k.partitions(by.heartbeat())[0]
+		k.failIf(u.ReadAfter == 99, "a removed session stored ReadAfter")
 		by.holder("after a removed session released its partition", 0, refs(rs)...)
 		by.claim(core.AllSlots)
 	}
-	if k.slotsOf(by.heartbeat(), by.self.Session) != core.AllSlots {
-		k.fail("a removed session freed the partition of its successor")
-	}
+	k.failIf(k.slotsOf(by.heartbeat(), by.self.Session) != core.AllSlots, "a removed session freed the partition of its successor")
 }
 
 // Without this a removed member deletes or changes records that its successor has out.
 func evictedSessionSettlesNothing(k *kit) {
-	if !k.traits.SessionFence {
-		k.undeclared("SessionFence")
-	}
+	k.mustFence()
 	for _, o := range every {
 		m, by, rs := k.dead(2)
 		for i := range rs {
 			m.refused("by a removed session", core.ErrFenced, o(&rs[i]))
 			got := by.live(rs[i].Ref)
-			if got.Version != rs[i].Version || got.Attempts != 0 || got.Failed || got.Holder != 0 {
-				k.fail("a removed session changed a record: version %d after %d, attempts %d", got.Version, rs[i].Version, got.Attempts)
-			}
+			k.failIf(got.Version != rs[i].Version || got.Attempts != 0 || got.Failed || got.Holder != 0,
+				"a removed session changed a record: version %d after %d, attempts %d", got.Version, rs[i].Version, got.Attempts)
 		}
 		by.claim(core.AllSlots)
 		by.hold(refs(rs)...)

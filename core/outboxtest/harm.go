@@ -20,9 +20,7 @@ func zeroOutcomeIsRefused(k *kit) {
 	m := k.owner(1)
 	rs := m.some(2, key("k"))
 	res := m.trySettle(core.Published(&rs[0]), core.Outcome{}, core.Published(&rs[1]))
-	if res[1] == nil {
-		k.fail("the zero Outcome was settled, between two others: got %v", res)
-	}
+	k.failIf(res[1] == nil, "the zero Outcome was settled, between two others: got %v", res)
 	k.must("settle before a zero Outcome", res[0])
 	k.must("settle behind a zero Outcome", res[2])
 	m.gone("it was published beside a zero Outcome", refs(rs)...)
@@ -40,16 +38,13 @@ func badLimitsDoNoHarm(k *kit) {
 		rg := wide(k.all())
 		rg.Limit = bad
 		request := core.ReadRequest{
-			Ranges: []core.Range{rg}, Keys: []core.KeyRange{{Route: k.route, Key: "k", To: forever, Limit: bad}},
-			NewlyOwned: []core.RouteSlots{k.all()}, Limit: bad, Bytes: 1 << 20,
+			Ranges: []core.Range{rg}, Keys: k.ofKey("k", bad), NewlyOwned: []core.RouteSlots{k.all()}, Limit: bad, Bytes: 1 << 20,
 		}
 		p, err := m.store.Read(k.ctx, m.self.Session, request)
 		if err == nil {
 			k.cutOrWhole("a range", bad, p.Ranges[0], rs[1:])
 			k.cutOrWhole("a key", bad, core.Records{Records: p.Keys[0].Records, More: p.Keys[0].More}, rs[1:4])
-			if len(p.Blocked) == 0 && !p.MoreBlocked {
-				k.fail("a look at what waits, with the limit %d, has nothing and does not say that there is more", bad)
-			}
+			k.failIf(len(p.Blocked) == 0 && !p.MoreBlocked, "a look at what waits, with the limit %d, has nothing and does not say that there is more", bad)
 		}
 		ts, err := m.store.Hold(k.ctx, m.self.Session, core.HoldRequest{Slots: k.all(), N: bad, Bytes: 1 << 20})
 		k.noneFor("a take", bad, len(ts), err)
@@ -64,17 +59,14 @@ func badLimitsDoNoHarm(k *kit) {
 
 // cutOrWhole fails unless the answer is the beginning of all, with More set if it is not all.
 func (k *kit) cutOrWhole(what string, limit int, got core.Records, all []core.Record) {
-	if n := len(got.Records); n > len(all) || !slices.Equal(ids(got.Records), ids(all[:n])) || n < len(all) && !got.More {
-		k.fail("%s of %d records, with the limit %d, has %s, and says that there are more: %v", what, len(all), limit,
-			suitetest.Names(ids(got.Records), ids(all)), got.More)
-	}
+	n := len(got.Records)
+	k.failIf(n > len(all) || !slices.Equal(ids(got.Records), ids(all[:n])) || n < len(all) && !got.More,
+		"%s of %d records, with the limit %d, has %s, and says that there are more: %v", what, len(all), limit, suitetest.Names(ids(got.Records), ids(all)), got.More)
 }
 
 // noneFor fails if a call with a bad limit was answered with records.
 func (k *kit) noneFor(what string, limit, got int, err error) {
-	if got > 0 {
-		k.fail("%s with the limit %d has %d records, and the error %v; want an error, or none", what, limit, got, err)
-	}
+	k.failIf(got > 0, "%s with the limit %d has %d records, and the error %v; want an error, or none", what, limit, got, err)
 }
 
 // Without this a caller that has not joined works with records that others own.
@@ -83,9 +75,7 @@ func nobodyIsNoSession(k *kit) {
 	rs := m.some(2)
 	partition := k.partitions(m.heartbeat())[0]
 	p, err := m.store.Read(k.ctx, 0, k.everything())
-	if err == nil && p.Known {
-		k.fail("session 0 is no member, and a page says that it is one")
-	}
+	k.failIf(err == nil && p.Known, "session 0 is no member, and a page says that it is one")
 	_, err = m.store.Hold(k.ctx, 0, core.HoldRequest{Refs: refs(rs)})
 	k.fenced("of number 0 takes records", err)
 	_, err = m.store.Due(k.ctx, 0, []core.RouteSlots{k.all()}, 10)
@@ -94,12 +84,9 @@ func nobodyIsNoSession(k *kit) {
 	k.fenced("of number 0 releases a partition", err)
 	if k.traits.SessionFence {
 		res := m.store.Settle(k.ctx, 0, []core.Outcome{core.Published(&rs[0])})
-		if len(res) != 1 || !errors.Is(res[0], core.ErrFenced) {
-			k.fail("session 0 is no member, and settled: got %v, want core.ErrFenced", res)
-		}
+		k.failIf(len(res) != 1 || !errors.Is(res[0], core.ErrFenced), "session 0 is no member, and settled: got %v, want core.ErrFenced", res)
 	}
 	m.holder("no session asked for it", 0, refs(rs)...)
-	if u := k.partitions(m.heartbeat())[0]; u != partition {
-		k.fail("no member released a partition, and it changed from %+v to %+v", partition, u)
-	}
+	u := k.partitions(m.heartbeat())[0]
+	k.failIf(u != partition, "no member released a partition, and it changed from %+v to %+v", partition, u)
 }

@@ -38,18 +38,12 @@ func joinMakesMemberKnown(k *kit) {
 	m.join()
 	for _, r := range []*core.Membership{m.heartbeat(), k.look(), k.join(4).heartbeat()} {
 		got := find(r, m.self.Session)
-		if got == nil {
-			k.fail("a member joined and is not in the membership")
-		}
+		k.failIf(got == nil, "a member joined and is not in the membership")
 		mine := m.self
-		if !sameServing(got.Routes, mine.Routes) {
-			k.fail("a member serves %v, the membership says %v", mine.Routes, got.Routes)
-		}
+		k.failIf(!sameServing(got.Routes, mine.Routes), "a member serves %v, the membership says %v", mine.Routes, got.Routes)
 		got.Routes, mine.Routes = nil, nil
 		got.PresenceLost = false // no member has acquired that token
-		if !reflect.DeepEqual(*got, mine) {
-			k.fail("a member joined as %+v and the membership says %+v", mine, *got)
-		}
+		k.failIf(!reflect.DeepEqual(*got, mine), "a member joined as %+v and the membership says %+v", mine, *got)
 	}
 }
 
@@ -72,12 +66,8 @@ func renewalNeedsAMember(k *kit) {
 	m := k.stranger(2)
 	partition := k.partitions(watch.heartbeat())[0].Partition
 	r := m.heartbeat(moves(core.Transfer{Partition: partition, To: m.self.Session}))
-	if r.Known || find(r, m.self.Session) != nil {
-		k.fail("a renewal without Join made a member")
-	}
-	if k.slotsOf(watch.heartbeat(), m.self.Session) != 0 {
-		k.fail("a session that is not a member took a partition")
-	}
+	k.failIf(r.Known || find(r, m.self.Session) != nil, "a renewal without Join made a member")
+	k.failIf(k.slotsOf(watch.heartbeat(), m.self.Session) != 0, "a session that is not a member took a partition")
 }
 
 // Without this a program that only looks, such as an inspector or an idle outbox, joins or changes who owns what.
@@ -93,19 +83,13 @@ func zeroSessionOnlyLooks(k *kit) {
 		Transfers: []core.Transfer{{Partition: partition, From: m.self.Session}},
 	})
 	k.must("look", err)
-	if r.Known {
-		k.fail("the zero session is said to be a member")
-	}
+	k.failIf(r.Known, "the zero session is said to be a member")
 	now := k.look()
-	if find(now, m.self.Session) == nil || find(now, other.self.Session) == nil || find(now, other.self.Session).Suspected {
-		k.fail("a look removed or flagged a member, or the membership does not show all")
-	}
-	if k.slotsOf(now, m.self.Session) != core.AllSlots {
-		k.fail("a look moved a partition, or the membership does not show the owners")
-	}
-	if slices.ContainsFunc(now.Partitions, func(u core.PartitionState) bool { return u.Partition.Route == fresh }) {
-		k.fail("a look made partitions")
-	}
+	k.failIf(find(now, m.self.Session) == nil || find(now, other.self.Session) == nil || find(now, other.self.Session).Suspected,
+		"a look removed or flagged a member, or the membership does not show all")
+	k.failIf(k.slotsOf(now, m.self.Session) != core.AllSlots, "a look moved a partition, or the membership does not show the owners")
+	k.failIf(slices.ContainsFunc(now.Partitions, func(u core.PartitionState) bool { return u.Partition.Route == fresh }),
+		"a look made partitions")
 }
 
 // Without this the others take a member that lives for dead, or do not see what it can still do.
@@ -117,10 +101,8 @@ func heartbeatIsRenewed(k *kit) {
 		m.self.Presence = heartbeats
 		m.heartbeat()
 		got := find(other.heartbeat(), m.self.Session)
-		if got == nil || got.Heartbeats != heartbeats || got.FreeCapacity != m.self.FreeCapacity || got.Presence != heartbeats ||
-			!sameServing(got.Routes, m.self.Routes) {
-			k.fail("a member renewed as %+v and the membership says %+v", m.self, got)
-		}
+		k.failIf(got == nil || got.Heartbeats != heartbeats || got.FreeCapacity != m.self.FreeCapacity || got.Presence != heartbeats || !sameServing(got.Routes, m.self.Routes),
+			"a member renewed as %+v and the membership says %+v", m.self, got)
 	}
 }
 
@@ -131,9 +113,8 @@ func lateRenewalChangesNothing(k *kit) {
 	m.self.Heartbeats, m.self.FreeCapacity = 3, 0
 	m.heartbeat()
 	m.heartbeat(func(x *core.HeartbeatRequest) { x.Self = old })
-	if got := find(other.heartbeat(), m.self.Session); got == nil || got.Heartbeats != 3 || got.FreeCapacity != 0 {
-		k.fail("an earlier renewal came after a later one, and the membership says %+v", got)
-	}
+	got := find(other.heartbeat(), m.self.Session)
+	k.failIf(got == nil || got.Heartbeats != 3 || got.FreeCapacity != 0, "an earlier renewal came after a later one, and the membership says %+v", got)
 }
 
 // Without this two members own one partition and both publish its records.
@@ -148,10 +129,8 @@ func oneOfTwoMovesWins(k *kit) {
 			answers[i] = k.partitions(r)[0].Owner
 		})
 		owner := k.partitions(k.look())[0].Owner
-		if answers[0] != owner || answers[1] != owner || owner != a.self.Session && owner != b.self.Session {
-			k.fail("two members took one partition at once: one was told that it is session %d's, the other %d's, and it is %d's",
-				answers[0], answers[1], owner)
-		}
+		k.failIf(answers[0] != owner || answers[1] != owner || owner != a.self.Session && owner != b.self.Session,
+			"two members took one partition at once: one was told that it is session %d's, the other %d's, and it is %d's", answers[0], answers[1], owner)
 		a.heartbeat(moves(core.Transfer{Partition: partition, From: owner}))
 	}
 }
@@ -164,12 +143,11 @@ func heartbeatRepeats(k *kit) {
 	a.self.Heartbeats++
 	join := func(x *core.HeartbeatRequest) { x.Join = true }
 	first, second := a.heartbeat(join, ms), a.heartbeat(join, ms)
-	if !reflect.DeepEqual(k.mine(first, a, b), k.mine(second, a, b)) || !reflect.DeepEqual(k.partitions(first), k.partitions(second)) {
-		k.fail("a heartbeat that was sent twice was answered with %+v and %+v", first, second)
-	}
-	if us := k.partitions(second); us[0].Owner != a.self.Session || us[1].Owner != b.self.Session || us[2].Owner != 0 {
-		k.fail("moves to two members made the owners %d, %d and %d", us[0].Owner, us[1].Owner, us[2].Owner)
-	}
+	k.failIf(!reflect.DeepEqual(k.mine(first, a, b), k.mine(second, a, b)) || !reflect.DeepEqual(k.partitions(first), k.partitions(second)),
+		"a heartbeat that was sent twice was answered with %+v and %+v", first, second)
+	us = k.partitions(second)
+	k.failIf(us[0].Owner != a.self.Session || us[1].Owner != b.self.Session || us[2].Owner != 0,
+		"moves to two members made the owners %d, %d and %d", us[0].Owner, us[1].Owner, us[2].Owner)
 }
 
 // mine is what a membership says about members of the check.
@@ -196,22 +174,19 @@ func partitionsAreMadeOnce(k *kit) {
 		}
 	})
 	for i := range made {
-		if len(made[i]) == 0 || !slices.Equal(made[i], made[0]) {
-			k.fail("members that joined at once were told %d and %d partitions, or other ones", len(made[0]), len(made[i]))
-		}
+		k.failIf(len(made[i]) == 0 || !slices.Equal(made[i], made[0]),
+			"members that joined at once were told %d and %d partitions, or other ones", len(made[0]), len(made[i]))
 	}
 }
 
 // Without this a member with other options splits partitions that have an owner.
 func numberOfPartitionsIsKept(k *kit) {
 	m := k.owner(4)
-	if us := k.partitions(m.heartbeat()); len(us) != 4 {
-		k.fail("the first member wished 4 partitions, and %d were made", len(us))
-	}
+	us := k.partitions(m.heartbeat())
+	k.failIf(len(us) != 4, "the first member wished 4 partitions, and %d were made", len(us))
 	for _, wish := range []int{1, 64} {
-		if us := k.partitions(k.join(wish).heartbeat()); len(us) != 4 || us[0].Owner != m.self.Session {
-			k.fail("a member wished %d partitions of a route that has 4, and there are %d", wish, len(us))
-		}
+		us := k.partitions(k.join(wish).heartbeat())
+		k.failIf(len(us) != 4 || us[0].Owner != m.self.Session, "a member wished %d partitions of a route that has 4, and there are %d", wish, len(us))
 	}
 }
 
@@ -224,10 +199,9 @@ func movesStoreLowForOwnerOnly(k *kit) {
 		return k.partitions(r)[0]
 	}
 	expect := func(what string, got core.PartitionState, owner core.Session, low, careful int64) {
-		if got.Term = 0; got != (core.PartitionState{Partition: partition, Owner: owner, ReadAfter: low, UncertainUpTo: careful}) {
-			k.fail("%s: the partition has owner %d, ReadAfter %d and UncertainUpTo %d, want %d, %d and %d", what, got.Owner, got.ReadAfter,
-				got.UncertainUpTo, owner, low, careful)
-		}
+		got.Term = 0
+		k.failIf(got != (core.PartitionState{Partition: partition, Owner: owner, ReadAfter: low, UncertainUpTo: careful}),
+			"%s: the partition has owner %d, ReadAfter %d and UncertainUpTo %d, want %d, %d and %d", what, got.Owner, got.ReadAfter, got.UncertainUpTo, owner, low, careful)
 	}
 	A, B := a.self.Session, b.self.Session
 	expect("a member took a free partition", move(a, 0, A, 3, 4), A, 0, 0)
@@ -248,9 +222,9 @@ func lateMoveStoresNothing(k *kit) {
 	for _, c := range []struct{ heartbeats, low, want int64 }{{5, 40, 40}, {6, 10, 10}, {5, 40, 10}, {6, 20, 20}} {
 		m.self.Heartbeats = c.heartbeats
 		r := m.heartbeat(moves(core.Transfer{Partition: partition, From: m.self.Session, To: m.self.Session, ReadAfter: c.low, UncertainUpTo: c.low}))
-		if u := k.partitions(r)[0]; u.ReadAfter != c.want || u.UncertainUpTo != c.want {
-			k.fail("a call of heartbeat %d stored %d, and the partition has ReadAfter %d and UncertainUpTo %d, want %d", c.heartbeats, c.low, u.ReadAfter, u.UncertainUpTo, c.want)
-		}
+		u := k.partitions(r)[0]
+		k.failIf(u.ReadAfter != c.want || u.UncertainUpTo != c.want,
+			"a call of heartbeat %d stored %d, and the partition has ReadAfter %d and UncertainUpTo %d, want %d", c.heartbeats, c.low, u.ReadAfter, u.UncertainUpTo, c.want)
 	}
 }
 
@@ -264,28 +238,21 @@ func leaveFreesPartitions(k *kit) {
 	m.hold(refs(rs)...)
 	m.heartbeat(leave, moves(core.Transfer{Partition: us[0].Partition, From: m.self.Session, To: m.self.Session, ReadAfter: 9, UncertainUpTo: 2}))
 	r := watch.heartbeat()
-	if find(r, m.self.Session) != nil {
-		k.fail("a member left and is still in the membership")
-	}
+	k.failIf(find(r, m.self.Session) != nil, "a member left and is still in the membership")
 	for i, u := range k.partitions(r) {
-		if u.Owner != 0 || i == 0 && u.UncertainUpTo != 2 || i == 1 && u.UncertainUpTo != 0 {
-			k.fail("a member left and its partition has the owner %d and UncertainUpTo %d", u.Owner, u.UncertainUpTo)
-		}
-		if i == 0 && u.ReadAfter != 9 {
-			k.fail("a member left, and its partition has ReadAfter %d, want 9, as it said", u.ReadAfter)
-		}
+		k.failIf(u.Owner != 0 || i == 0 && u.UncertainUpTo != 2 || i == 1 && u.UncertainUpTo != 0,
+			"a member left and its partition has the owner %d and UncertainUpTo %d", u.Owner, u.UncertainUpTo)
+		k.failIf(i == 0 && u.ReadAfter != 9, "a member left, and its partition has ReadAfter %d, want 9, as it said", u.ReadAfter)
 	}
 	watch.claim(core.AllSlots)
 	watch.holder("its holder left", 0, refs(rs)...)
 	for i := range rs {
-		if got := watch.live(rs[i].Ref); got.Crashes != 0 {
-			k.fail("its holder left, and the record has %d crashes", got.Crashes)
-		}
+		got := watch.live(rs[i].Ref)
+		k.failIf(got.Crashes != 0, "its holder left, and the record has %d crashes", got.Crashes)
 	}
 	watch.hold(refs(rs)...)
-	if p, err := m.store.Read(k.ctx, m.self.Session, k.everything()); err != nil || p.Known {
-		k.fail("a member that left reads on: known %v, %v", p.Known, err)
-	}
+	p, err := m.store.Read(k.ctx, m.self.Session, k.everything())
+	k.failIf(err != nil || p.Known, "a member that left reads on: known %v, %v", p.Known, err)
 }
 
 // Without this the first who serves a route again passes over its records, or takes for unsent what a dead one had out.
@@ -297,9 +264,8 @@ func servedAgainKeepsLow(k *kit) {
 	}
 	m.heartbeat(leave, moves(said...))
 	for _, u := range k.partitions(k.join(2).heartbeat()) {
-		if u.ReadAfter > 40 || u.UncertainUpTo < 8 {
-			k.fail("its last member left, and the route has a partition with ReadAfter %d and UncertainUpTo %d, want at most 40, and at least 8", u.ReadAfter, u.UncertainUpTo)
-		}
+		k.failIf(u.ReadAfter > 40 || u.UncertainUpTo < 8,
+			"its last member left, and the route has a partition with ReadAfter %d and UncertainUpTo %d, want at most 40, and at least 8", u.ReadAfter, u.UncertainUpTo)
 	}
 }
 
@@ -311,10 +277,9 @@ func suspicionIsSetAndCleared(k *kit) {
 	flagged := func(want bool, when string) {
 		mine, other := a.heartbeat(), b.heartbeat()
 		result := a.read(k.everything())
-		if x, y := find(mine, a.self.Session), find(other, a.self.Session); x == nil || y == nil || x.Suspected != want ||
-			y.Suspected != want || result.Suspected != want {
-			k.fail("%s: the flag is not %v in its own membership, in another's, and in a page (%v)", when, want, result.Suspected)
-		}
+		x, y := find(mine, a.self.Session), find(other, a.self.Session)
+		k.failIf(x == nil || y == nil || x.Suspected != want || y.Suspected != want || result.Suspected != want,
+			"%s: the flag is not %v in its own membership, in another's, and in a page (%v)", when, want, result.Suspected)
 	}
 	flagged(false, "after joining")
 	b.heartbeat(a.flag(1))
@@ -327,16 +292,14 @@ func suspicionIsSetAndCleared(k *kit) {
 	flagged(true, "after another set it again")
 	a.self.Heartbeats, a.self.Presence = a.self.Heartbeats+1, 0
 	flagged(false, "after a renewal without presence")
-	if result := b.read(k.everything()); result.Suspected {
-		k.fail("a member has the flag that another one set for a third")
-	}
+	result := b.read(k.everything())
+	k.failIf(result.Suspected, "a member has the flag that another one set for a third")
 }
 
 // unserved fails unless the check's route has no partitions.
 func (k *kit) unserved(when string) {
-	if us := k.partitions(k.look()); len(us) > 0 {
-		k.fail("%s: the route still has %d partitions", when, len(us))
-	}
+	us := k.partitions(k.look())
+	k.failIf(len(us) > 0, "%s: the route still has %d partitions", when, len(us))
 }
 
 // Without this the partitions of a route whose last process is gone stay for ever.
@@ -347,10 +310,8 @@ func leftRoutesLoseTheirPartitions(k *kit) {
 	m.heartbeat(leave)
 	k.unserved("its last member has left")
 	for _, u := range k.partitions(k.join(1).heartbeat()) {
-		if u.Owner != 0 || u.Term <= partitions[0].Term {
-			k.fail("a route is served again: a partition has the owner %d and the term %d, want 0, and more than the %d of before",
-				u.Owner, u.Term, partitions[0].Term)
-		}
+		k.failIf(u.Owner != 0 || u.Term <= partitions[0].Term,
+			"a route is served again: a partition has the owner %d and the term %d, want 0, and more than the %d of before", u.Owner, u.Term, partitions[0].Term)
 	}
 }
 
@@ -361,9 +322,8 @@ func droppedRoutesLoseTheirPartitions(k *kit) {
 	m.heartbeat(moves(core.Transfer{Partition: k.partitions(m.heartbeat())[0].Partition, From: m.self.Session, To: m.self.Session, ReadAfter: 40, UncertainUpTo: 8}))
 	m.self.Heartbeats++
 	m.self.Routes = []core.ServedRoute{{Route: k.route + "-other", Partitions: 1}}
-	if us := k.partitions(m.heartbeat()); len(us) == 0 {
-		k.fail("a route has no partitions, and a member owned them")
-	}
+	us := k.partitions(m.heartbeat())
+	k.failIf(len(us) == 0, "a route has no partitions, and a member owned them")
 	for _, u := range k.partitions(m.heartbeat()) {
 		m.release(u, 40)
 	}
@@ -371,31 +331,24 @@ func droppedRoutesLoseTheirPartitions(k *kit) {
 	m.heartbeat()
 	k.unserved("its last member serves another one")
 	for _, u := range k.partitions(k.join(1).heartbeat()) {
-		if u.ReadAfter > 40 || u.UncertainUpTo < 8 {
-			k.fail("a route is served again: a partition has ReadAfter %d and UncertainUpTo %d, want at most 40, and at least 8", u.ReadAfter, u.UncertainUpTo)
-		}
+		k.failIf(u.ReadAfter > 40 || u.UncertainUpTo < 8,
+			"a route is served again: a partition has ReadAfter %d and UncertainUpTo %d, want at most 40, and at least 8", u.ReadAfter, u.UncertainUpTo)
 	}
 }
 
 // Without this a dead member that the leaving one has noticed keeps its partitions until others notice, too.
 func leaveComesLast(k *kit) {
 	m, dead := k.join(2), k.join(2)
-	dead.claim(core.SlotRange(0, 32))
-	m.claim(core.SlotRange(32, 64))
+	dead.claim(low)
+	m.claim(high)
 	by := k.join(2)
 	partition := k.partitions(m.heartbeat())[1].Partition
 	r := m.heartbeat(leave, m.remove(dead), moves(core.Transfer{Partition: partition, From: m.self.Session, To: by.self.Session}))
-	if r.Known || find(r, m.self.Session) != nil {
-		k.fail("a member left, and is still in the membership")
-	}
-	if find(r, dead.self.Session) != nil {
-		k.fail("a member removed another one and left in one heartbeat, and the other one is still in the membership")
-	}
+	k.failIf(r.Known || find(r, m.self.Session) != nil, "a member left, and is still in the membership")
+	k.failIf(find(r, dead.self.Session) != nil, "a member removed another one and left in one heartbeat, and the other one is still in the membership")
 	us := k.partitions(by.heartbeat())
-	if us[0].Owner != 0 || us[1].Owner != by.self.Session {
-		k.fail("a member removed another one, gave a partition away and left: the partitions have the owners %d and %d, want 0 and %d",
-			us[0].Owner, us[1].Owner, by.self.Session)
-	}
+	k.failIf(us[0].Owner != 0 || us[1].Owner != by.self.Session,
+		"a member removed another one, gave a partition away and left: the partitions have the owners %d and %d, want 0 and %d", us[0].Owner, us[1].Owner, by.self.Session)
 }
 
 // Without this a member hides records that a dead one can have had out, in a partition without an owner.
@@ -403,7 +356,5 @@ func movesOfNobodyStoreNothing(k *kit) {
 	m := k.join(1)
 	was := k.partitions(m.heartbeat())[0]
 	got := k.partitions(m.heartbeat(moves(core.Transfer{Partition: was.Partition, ReadAfter: was.ReadAfter + 40, UncertainUpTo: was.UncertainUpTo + 8})))[0]
-	if got != was {
-		k.fail("a move from session 0 to session 0 changed a partition from %+v to %+v", was, got)
-	}
+	k.failIf(got != was, "a move from session 0 to session 0 changed a partition from %+v to %+v", was, got)
 }

@@ -49,12 +49,10 @@ func holdersNeverShare(k *kit) {
 		}
 	})
 	slices.Sort(got)
-	if twice := len(got) - len(slices.Compact(slices.Clone(got))); twice > 0 {
-		k.fail("%d of %d records were taken by two at once", twice, n)
-	}
-	if slices.Sort(want); !slices.Equal(got, want) {
-		k.fail("%d of %d records were taken", len(got), n)
-	}
+	twice := len(got) - len(slices.Compact(slices.Clone(got)))
+	k.failIf(twice > 0, "%d of %d records were taken by two at once", twice, n)
+	slices.Sort(want)
+	k.failIf(!slices.Equal(got, want), "%d of %d records were taken", len(got), n)
 }
 
 // Without this old messages of a queue starve, or one with a key is handled beside an earlier one of its key.
@@ -69,24 +67,18 @@ func nextIsInOrderWithoutKeys(k *kit) {
 	want := []string{all[0], all[2], all[4], all[6], all[8], all[10]}
 	got := m.next(4)
 	got = append(got, m.next(10, func(w *core.HoldRequest) { w.Out = heldRefs(got) })...)
-	if !slices.Equal(heldIDs(got), want) {
-		k.fail("every second of 12 records has a key, and %s were taken in 4 and the rest, want those without in order",
-			suitetest.Names(heldIDs(got), all))
-	}
+	k.failIf(!slices.Equal(heldIDs(got), want),
+		"every second of 12 records has a key, and %s were taken in 4 and the rest, want those without in order", suitetest.Names(heldIDs(got), all))
 	for i := range got {
-		if r := got[i].Record; r.Slot != core.SlotOf(k.route, "", r.ID) || string(r.Envelope.Body) != "body" {
-			k.fail("a record was taken with slot %d and %d bytes", r.Slot, len(r.Envelope.Body))
-		}
+		r := got[i].Record
+		k.failIf(r.Slot != core.SlotOf(k.route, "", r.ID) || string(r.Envelope.Body) != "body",
+			"a record was taken with slot %d and %d bytes", r.Slot, len(r.Envelope.Body))
 	}
 	m.holder("after a take", m.self.Session, heldRefs(got)...)
 }
 
 func heldIDs(ts []core.HoldResult) []string {
-	out := make([]string, len(ts))
-	for i := range ts {
-		out[i] = ts[i].Ref.ID
-	}
-	return out
+	return suitetest.Each(ts, func(t *core.HoldResult) string { return t.Ref.ID })
 }
 
 // Without this a take whose answer was lost leaves records held that no member handles.
@@ -95,15 +87,13 @@ func nextBeginsWithOwnHolds(k *kit) {
 	all := k.stage(k.rows(8)...)
 	first := m.next(3)
 	again := m.next(3)
-	if !slices.Equal(heldIDs(first), heldIDs(again)) || !slices.Equal(heldIDs(first), all[:3]) {
-		k.fail("the next three were asked for twice, and taken were %s and %s, want the first three both times",
-			suitetest.Names(heldIDs(first), all), suitetest.Names(heldIDs(again), all))
-	}
+	k.failIf(!slices.Equal(heldIDs(first), heldIDs(again)) || !slices.Equal(heldIDs(first), all[:3]),
+		"the next three were asked for twice, and taken were %s and %s, want the first three both times", suitetest.Names(heldIDs(first), all), suitetest.Names(heldIDs(again), all))
 	out := []core.Ref{first[0].Ref, first[2].Ref}
 	third := m.next(3, func(w *core.HoldRequest) { w.Out = out })
-	if want := []string{all[1], all[3], all[4]}; !slices.Equal(heldIDs(third), want) {
-		k.fail("the first three are held and the second is not out; the next three are %s, want [1 3 4]", suitetest.Names(heldIDs(third), all))
-	}
+	want := []string{all[1], all[3], all[4]}
+	k.failIf(!slices.Equal(heldIDs(third), want),
+		"the first three are held and the second is not out; the next three are %s, want [1 3 4]", suitetest.Names(heldIDs(third), all))
 }
 
 // Without this a message is handled twice at once, or a locked one stops all behind it.
@@ -112,23 +102,19 @@ func nextLeavesOutWhatIsHeld(k *kit) {
 	rs := m.some(6)
 	other.next(2)
 	m.hold(rs[2].Ref)
-	if got := heldIDs(m.next(2, func(w *core.HoldRequest) { w.Out = refs(rs[2:3]) })); !slices.Equal(got, ids(rs[3:5])) {
-		k.fail("two are held by another, one is out, and the next two are %s, want [3 4]", suitetest.Names(got, ids(rs)))
-	}
-	if ts := k.join(1).next(10, func(w *core.HoldRequest) { w.Slots.Slots = core.SlotRange(0, 64) &^ (1 << rs[5].Slot) }); len(ts) > 0 {
-		k.fail("of other slots than the only free record's %d records were taken", len(ts))
-	}
+	got := heldIDs(m.next(2, func(w *core.HoldRequest) { w.Out = refs(rs[2:3]) }))
+	k.failIf(!slices.Equal(got, ids(rs[3:5])), "two are held by another, one is out, and the next two are %s, want [3 4]", suitetest.Names(got, ids(rs)))
+	ts := k.join(1).next(10, func(w *core.HoldRequest) { w.Slots.Slots = core.SlotRange(0, 64) &^ (1 << rs[5].Slot) })
+	k.failIf(len(ts) > 0, "of other slots than the only free record's %d records were taken", len(ts))
 	unlock := k.lock(rs[5].ID)
 	more := m.k.stage(k.row())
 	k.soon("a take of the next", func() {
-		if got := heldIDs(k.join(1).next(1)); !slices.Equal(got, more) {
-			k.fail("one record is locked, and not the one behind it was taken, but %d", len(got))
-		}
+		got := heldIDs(k.join(1).next(1))
+		k.failIf(!slices.Equal(got, more), "one record is locked, and not the one behind it was taken, but %d", len(got))
 	})
 	unlock()
-	if got := heldIDs(k.join(1).next(10)); !slices.Equal(got, ids(rs[5:])) {
-		k.fail("a record is no longer locked, and %s were taken, want [5]", suitetest.Names(got, ids(rs)))
-	}
+	got = heldIDs(k.join(1).next(10))
+	k.failIf(!slices.Equal(got, ids(rs[5:])), "a record is no longer locked, and %s were taken, want [5]", suitetest.Names(got, ids(rs)))
 }
 
 // Without this large bodies fill the memory of a process, or one that is larger than the bound is never taken.
@@ -139,18 +125,14 @@ func nextKeepsToItsBytes(k *kit) {
 	var out []core.Ref
 	for _, most := range []int64{1, 2500, 1 << 20} {
 		ts := m.next(5, func(w *core.HoldRequest) { w.Bytes, w.Out = most, out })
-		if n := int64(len(ts)); n == 0 || n > max(1, most/1000) {
-			k.fail("take of bodies of 1000 bytes with the bound %d answered %d", most, n)
-		}
+		n := int64(len(ts))
+		k.failIf(n == 0 || n > max(1, most/1000), "take of bodies of 1000 bytes with the bound %d answered %d", most, n)
 		out = append(out, heldRefs(ts)...)
 		got = append(got, heldIDs(ts)...)
 	}
-	if !slices.Equal(got, all[:len(got)]) {
-		k.fail("takes with bounds of bytes answered %s", suitetest.Names(got, all))
-	}
-	if held := k.join(1).next(5); len(held) != 5-len(got) {
-		k.fail("%d of 5 were answered, and another could take %d", len(got), len(held))
-	}
+	k.failIf(!slices.Equal(got, all[:len(got)]), "takes with bounds of bytes answered %s", suitetest.Names(got, all))
+	held := k.join(1).next(5)
+	k.failIf(len(held) != 5-len(got), "%d of 5 were answered, and another could take %d", len(got), len(held))
 }
 
 // Without this a message that kills its handler is delivered for ever, or given up too early.
@@ -161,29 +143,24 @@ func deliveriesCountOnce(k *kit) {
 	byRef := func() int { return m.sendHold(core.HoldRequest{Refs: refs(rs[:1]), Deliver: true})[0].Deliveries }
 	byNext := func() int {
 		ts := m.next(2, deliver, func(w *core.HoldRequest) { w.Out = refs(rs[:1]) })
-		if len(ts) != 1 || ts[0].Ref != rs[1].Ref || ts[0].Record.Deliveries != ts[0].Deliveries {
-			k.fail("one of two is out, and %d were taken, or another one, or its counts differ", len(ts))
-		}
+		k.failIf(len(ts) != 1 || ts[0].Ref != rs[1].Ref || ts[0].Record.Deliveries != ts[0].Deliveries,
+			"one of two is out, and %d were taken, or another one, or its counts differ", len(ts))
 		return ts[0].Deliveries
 	}
 	for want := 1; want <= 3; want++ {
 		for range 2 { // the second time it is held already
-			if a, b := byRef(), byNext(); a != want || b != want {
-				k.fail("records were held %d times for a delivery, and the counts are %d and %d", want, a, b)
-			}
+			a, b := byRef(), byNext()
+			k.failIf(a != want || b != want, "records were held %d times for a delivery, and the counts are %d and %d", want, a, b)
 		}
-		if r := m.live(rs[0].Ref); r.Deliveries != want {
-			k.fail("a record was held %d times for a delivery, and a page says %d", want, r.Deliveries)
-		}
+		r := m.live(rs[0].Ref)
+		k.failIf(r.Deliveries != want, "a record was held %d times for a delivery, and a page says %d", want, r.Deliveries)
 		m.settle(core.Release(&rs[0], 0, false), core.Release(&rs[1], 0, false))
 		rs = m.find(ids(rs)...)
 	}
-	if ts := m.hold(rs[0].Ref); ts[0].Deliveries != 3 {
-		k.fail("a take without Deliver counted: %d deliveries, want 3", ts[0].Deliveries)
-	}
-	if n := byRef(); n != 3 {
-		k.fail("a record that was held already was counted: %d deliveries, want 3", n)
-	}
+	ts := m.hold(rs[0].Ref)
+	k.failIf(ts[0].Deliveries != 3, "a take without Deliver counted: %d deliveries, want 3", ts[0].Deliveries)
+	n := byRef()
+	k.failIf(n != 3, "a record that was held already was counted: %d deliveries, want 3", n)
 }
 
 // Without this a record that another member held, or a transaction had locked, is never looked at again. A store that

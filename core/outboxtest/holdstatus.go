@@ -24,17 +24,14 @@ func holdRepeats(k *kit) {
 	rs := m.some(3, key("k"))
 	for range 3 {
 		for i, t := range m.hold(rs[2].Ref, rs[0].Ref) {
-			if t.Ref != []core.Ref{rs[2].Ref, rs[0].Ref}[i] {
-				k.fail("take answered not in the order of the refs")
-			}
+			k.failIf(t.Ref != []core.Ref{rs[2].Ref, rs[0].Ref}[i], "take answered not in the order of the refs")
 		}
 	}
 	m.holder("after three takes", m.self.Session, rs[0].Ref, rs[2].Ref)
 	m.holder("after takes of others", 0, rs[1].Ref)
-	if got := m.live(rs[0].Ref); got.Version != rs[0].Version || got.Attempts != 0 || got.Deliveries != 0 {
-		k.fail("a hold changed a record: version %d after %d, attempts %d, deliveries %d", got.Version, rs[0].Version,
-			got.Attempts, got.Deliveries)
-	}
+	got := m.live(rs[0].Ref)
+	k.failIf(got.Version != rs[0].Version || got.Attempts != 0 || got.Deliveries != 0,
+		"a hold changed a record: version %d after %d, attempts %d, deliveries %d", got.Version, rs[0].Version, got.Attempts, got.Deliveries)
 	m.settle(core.Published(&rs[0]))
 }
 
@@ -45,9 +42,8 @@ func holdAnswersWhatIsLocked(k *kit) {
 	unlock := k.lock(rs[1].ID)
 	k.soon("a take", func() {
 		for i, t := range m.sendHold(core.HoldRequest{Refs: refs(rs)}) {
-			if want := []core.HoldStatus{core.HoldGranted, core.HoldLocked, core.HoldGranted}[i]; t.Status != want {
-				k.fail("the second of three records is locked, and number %d was answered with status %d, want %d", i, t.Status, want)
-			}
+			want := []core.HoldStatus{core.HoldGranted, core.HoldLocked, core.HoldGranted}[i]
+			k.failIf(t.Status != want, "the second of three records is locked, and number %d was answered with status %d, want %d", i, t.Status, want)
 		}
 		m.holder("a locked record was taken", 0, rs[1].Ref)
 	})
@@ -63,9 +59,8 @@ func holdAnswersWhatIsHeld(k *kit) {
 	a.release(partition, 0, refs(rs[:2])...)
 	b.claim(partition.Partition.Slots())
 	for i, t := range b.sendHold(core.HoldRequest{Refs: refs(rs)}) {
-		if want := []core.HoldStatus{core.HoldLocked, core.HoldLocked, core.HoldGranted}[i]; t.Status != want {
-			k.fail("two of three records are held by another, and number %d was answered with status %d, want %d", i, t.Status, want)
-		}
+		want := []core.HoldStatus{core.HoldLocked, core.HoldLocked, core.HoldGranted}[i]
+		k.failIf(t.Status != want, "two of three records are held by another, and number %d was answered with status %d, want %d", i, t.Status, want)
 	}
 	a.holder("after a take of another", a.self.Session, rs[0].Ref, rs[1].Ref)
 	a.settle(core.Release(&rs[0], 0, false))
@@ -94,28 +89,21 @@ func holdAnswersWhatIsGone(k *kit) {
 	asked[3].Version--
 	asked[4].ID = waybill.NewID()
 	for i, t := range m.sendHold(core.HoldRequest{Refs: asked}) {
-		if want := i == 5; (t.Status == core.HoldGranted) != want || !want && t.Status != core.HoldGone {
-			k.fail("a published, a failed and an abandoned record, another version, another id, and one that is still so were taken: number %d has status %d", i, t.Status)
-		}
+		want := i == 5
+		k.failIf((t.Status == core.HoldGranted) != want || !want && t.Status != core.HoldGone,
+			"a published, a failed and an abandoned record, another version, another id, and one that is still so were taken: number %d has status %d", i, t.Status)
 	}
 	m.holder("other versions and ids were taken", 0, rs[3].Ref, rs[4].Ref)
 }
 
 // Without this a member holds, and hands out, a record that the owner of the partition hands out.
 func holdKeepsToOwnPartitions(k *kit) {
-	a, b := k.join(2), k.join(2)
-	low, high := core.SlotRange(0, 32), core.SlotRange(32, 64)
-	a.claim(low)
-	b.claim(high)
+	a, b := k.halves()
 	rs := a.find(k.stage(k.row(key(k.keyIn(low, 0))), k.row(key(k.keyIn(high, 0))), k.row(id(k.idIn(high))))...)
 	ts, err := a.store.Hold(k.ctx, a.self.Session, core.HoldRequest{Refs: refs(rs)})
-	if err != nil && !errors.Is(err, core.ErrFenced) {
-		k.fail("take of a record of another's partition: %w", err)
-	}
+	k.failIf(err != nil && !errors.Is(err, core.ErrFenced), "take of a record of another's partition: %w", err)
 	for i, t := range ts {
-		if i > 0 && t.Status == core.HoldGranted {
-			k.fail("a member took a record of another's partition")
-		}
+		k.failIf(i > 0 && t.Status == core.HoldGranted, "a member took a record of another's partition")
 	}
 	a.holder("a record of another's partition was taken", 0, rs[1].Ref, rs[2].Ref)
 	a.hold(rs[0].Ref)
@@ -133,9 +121,8 @@ func oneOfTwoHoldersWins(k *kit) {
 				won.Add(1)
 			}
 		})
-		if n := won.Load(); n > 1 {
-			k.fail("two members took one record")
-		}
+		n := won.Load()
+		k.failIf(n > 1, "two members took one record")
 		m.settle(core.Published(&r))
 	}
 }

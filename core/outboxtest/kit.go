@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"sync"
 	"time"
 
@@ -45,14 +46,35 @@ func newKit(ctx context.Context, h Harness) *kit {
 
 func (k *kit) fail(format string, a ...any) { suitetest.Failf(format, a...) }
 
-func (k *kit) must(what string, err error) {
-	if err != nil {
-		k.fail("%s: %w", what, err)
+// failIf is fail if the condition holds.
+func (k *kit) failIf(is bool, format string, a ...any) {
+	if is {
+		suitetest.Failf(format, a...)
 	}
+}
+
+func (k *kit) must(what string, err error) {
+	k.failIf(err != nil, "%s: %w", what, err)
 }
 
 // undeclared ends the check since the store or the harness does not declare what.
 func (k *kit) undeclared(what string) { k.fail("%w: %s", ErrNotDeclared, what) }
+
+// needs returns the T of a harness, a transaction or a store, and ends the check if it has none.
+func needs[T any](k *kit, of any, what string) T {
+	c, ok := core.As[T](of)
+	if !ok {
+		k.undeclared(what)
+	}
+	return c
+}
+
+// mustFence ends the check if the store does not fence sessions.
+func (k *kit) mustFence() {
+	if !k.traits.SessionFence {
+		k.undeclared("SessionFence")
+	}
+}
 
 func (k *kit) close() {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(k.ctx), patience.For(suitetest.Patience))
@@ -132,9 +154,7 @@ func (k *kit) until(what string, fn func() bool) {
 	limit := patience.For(suitetest.Patience)
 	deadline := k.now().Add(limit)
 	for rest := pause; !fn(); rest = min(rest*3/2, limit/40) {
-		if k.now().After(deadline) {
-			k.fail("waited %s in vain until %s", suitetest.Patience, what)
-		}
+		k.failIf(k.now().After(deadline), "waited %s in vain until %s", suitetest.Patience, what)
 		k.sleep(rest)
 	}
 }
@@ -166,11 +186,8 @@ func expires(at time.Time) option {
 	return func(r *core.StagedRow) { r.Envelope.Expires = at.UTC().Truncate(time.Microsecond) }
 }
 func onRoute(route string) option { return func(r *core.StagedRow) { r.Route = route } }
-func rowIDs(rows []core.StagedRow) (ids []string) {
-	for i := range rows {
-		ids = append(ids, rows[i].Envelope.ID)
-	}
-	return ids
+func rowIDs(rows []core.StagedRow) []string {
+	return suitetest.Each(rows, func(r *core.StagedRow) string { return r.Envelope.ID })
 }
 
 // row returns a row with an id of its own on the check's route.
@@ -223,10 +240,7 @@ func (k *kit) lock(ids ...string) (unlock func()) {
 		k.undeclared("locks beside other writers")
 	}
 	tx := k.begin()
-	l, ok := core.As[Locker](tx)
-	if !ok {
-		k.undeclared("a transaction that can lock a record")
-	}
+	l := needs[Locker](k, tx, "a transaction that can lock a record")
 	for _, id := range ids {
 		k.must("lock a record", l.Lock(k.ctx, k.route, id))
 	}
@@ -237,6 +251,11 @@ func (k *kit) lock(ids ...string) (unlock func()) {
 func (k *kit) part(s core.Slots) core.RouteSlots { return core.RouteSlots{Route: k.route, Slots: s} }
 
 func (k *kit) all() core.RouteSlots { return k.part(core.AllSlots) }
+
+// ofKey asks for up to limit records of a key of the check's route.
+func (k *kit) ofKey(key string, limit int) []core.KeyRange {
+	return []core.KeyRange{{Route: k.route, Key: key, To: forever, Limit: limit}}
+}
 
 // keyIn returns the nth key whose slot is in the set, on the check's route.
 func (k *kit) keyIn(s core.Slots, nth int) string {
@@ -266,14 +285,8 @@ func (k *kit) stored(when, id string, want Stored) {
 	}
 	all, err := in.Records(k.ctx, k.route)
 	k.must("look at stored records", err)
+	at := slices.IndexFunc(all, func(s Stored) bool { return s.ID == id })
+	k.failIf(at < 0, "%s: the record is not stored any more", when)
 	want.ID = id
-	for _, got := range all {
-		if got.ID == id {
-			if got != want {
-				k.fail("%s: stored %+v, want %+v", when, got, want)
-			}
-			return
-		}
-	}
-	k.fail("%s: the record is not stored any more", when)
+	k.failIf(all[at] != want, "%s: stored %+v, want %+v", when, all[at], want)
 }

@@ -30,9 +30,7 @@ func holdHoldsMany(k *kit) {
 	m.die(by)
 	by.claim(core.AllSlots)
 	for _, r := range by.find(ids(rs)...) {
-		if r.Crashes != 1 {
-			k.fail("the holder of %d records was removed, and one of them has %d crashes", n, r.Crashes)
-		}
+		k.failIf(r.Crashes != 1, "the holder of %d records was removed, and one of them has %d crashes", n, r.Crashes)
 	}
 }
 
@@ -57,9 +55,8 @@ func membershipHasManyPartitions(k *kit) {
 					slots |= u.Partition.Slots()
 				}
 			}
-			if slots != core.AllSlots {
-				k.fail("a member took the %d partitions of each of three routes, and a membership says that it owns %d slots of one of them", most, slots.Len())
-			}
+			k.failIf(slots != core.AllSlots,
+				"a member took the %d partitions of each of three routes, and a membership says that it owns %d slots of one of them", most, slots.Len())
 		}
 	}
 }
@@ -71,9 +68,7 @@ func attemptsCountToTen(k *kit) {
 	for attempt := 1; attempt <= 10; attempt++ {
 		m.settle(core.Retry(&r, errNo, 0))
 		r = m.dueAll(1, 0)[0]
-		if r.Attempts != attempt {
-			k.fail("after %d failed attempts a record has %d", attempt, r.Attempts)
-		}
+		k.failIf(r.Attempts != attempt, "after %d failed attempts a record has %d", attempt, r.Attempts)
 	}
 }
 
@@ -88,9 +83,7 @@ func nextInIsNotZeroInVain(k *kit) {
 			if d.NextIn <= 0 {
 				vain++
 			}
-			if vain > most {
-				k.fail("a timer of %s is not due yet, and NextIn says %d times that something is due now", wait, vain)
-			}
+			k.failIf(vain > most, "a timer of %s is not due yet, and NextIn says %d times that something is due now", wait, vain)
 			k.sleep(max(time.Millisecond, d.NextIn-pause))
 		}
 		r := m.find(id...)[0]
@@ -119,21 +112,17 @@ func settleOfAnEndedContext(k *kit) {
 			os = append(os, fn(&rs[i]))
 		}
 		res := m.store.Settle(k.ended(), m.self.Session, os)
-		if len(res) != len(os) {
-			k.fail("settle under an ended context returned %d results for %d outcomes", len(res), len(os))
-		}
+		k.failIf(len(res) != len(os), "settle under an ended context returned %d results for %d outcomes", len(res), len(os))
 		for i := range os {
 			if res[i] == nil {
 				m.applied("under an ended context, with a success,", &os[i], &rs[i])
 				continue
 			}
-			if waybill.ClassOf(res[i]) != waybill.ClassOutage {
-				k.fail("settle (%s) under an ended context: got %v, want an outage, after which it is sent again", os[i].Event(), res[i])
-			}
+			k.failIf(waybill.ClassOf(res[i]) != waybill.ClassOutage,
+				"settle (%s) under an ended context: got %v, want an outage, after which it is sent again", os[i].Event(), res[i])
 			// it can have been stored
-			if err := m.trySettle(os[i])[0]; err != nil && !errors.Is(err, core.ErrChanged) {
-				k.fail("settle (%s), sent again after its context had ended: %w", os[i].Event(), err)
-			}
+			err := m.trySettle(os[i])[0]
+			k.failIf(err != nil && !errors.Is(err, core.ErrChanged), "settle (%s), sent again after its context had ended: %w", os[i].Event(), err)
 			m.applied("sent again after its context had ended", &os[i], &rs[i])
 		}
 		for _, r := range m.ready() { // those that were released
@@ -148,17 +137,14 @@ func releaseOfAnEndedContext(k *kit) {
 	u := us[0]
 	u.ReadAfter = 42
 	ok, err := m.store.ReleasePartition(k.ended(), m.self.Session, u, refs(low[:1]))
-	if ok && err != nil {
-		k.fail("a release under an ended context was made, and the error is %w", err)
-	}
+	k.failIf(ok && err != nil, "a release under an ended context was made, and the error is %w", err)
 	now := k.partitions(m.heartbeat())[0]
-	if free := now.Owner == 0; ok && !free {
-		k.fail("a release under an ended context was a success, and the partition is session %d's", now.Owner)
-	}
+	free := now.Owner == 0
+	k.failIf(ok && !free, "a release under an ended context was a success, and the partition is session %d's", now.Owner)
 	m.release(us[0], 42, low[0].Ref) // again, as the engine does
-	if now = k.partitions(m.heartbeat())[0]; now.Owner != 0 || now.ReadAfter != 42 {
-		k.fail("a partition was released, again after the context had ended: owner %d, ReadAfter %d", now.Owner, now.ReadAfter)
-	}
+	now = k.partitions(m.heartbeat())[0]
+	k.failIf(now.Owner != 0 || now.ReadAfter != 42,
+		"a partition was released, again after the context had ended: owner %d, ReadAfter %d", now.Owner, now.ReadAfter)
 	m.holder("it is out, and its partition was released", m.self.Session, low[0].Ref)
 	m.holder("it is not out, and its partition was released", 0, refs(low[1:])...)
 	for _, err := range []error{
@@ -171,9 +157,7 @@ func releaseOfAnEndedContext(k *kit) {
 			return err
 		}(),
 	} {
-		if err == nil || waybill.ClassOf(err) != waybill.ClassOutage {
-			k.fail("take or due under an ended context: got %w, want an outage", err)
-		}
+		k.failIf(err == nil || waybill.ClassOf(err) != waybill.ClassOutage, "take or due under an ended context: got %w, want an outage", err)
 	}
 	slices.Reverse(low)
 	m.holder("a take of it had an ended context", 0, low[0].Ref)

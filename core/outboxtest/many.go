@@ -39,9 +39,7 @@ func (m *member) claimOn(r *core.Membership, route string) {
 			ms = append(ms, core.Transfer{Partition: u.Partition, To: m.self.Session})
 		}
 	}
-	if len(ms) == 0 {
-		m.k.fail("a member serves the route %q, and it has no free partitions", route)
-	}
+	m.k.failIf(len(ms) == 0, "a member serves the route %q, and it has no free partitions", route)
 	m.heartbeat(moves(ms...))
 }
 
@@ -98,9 +96,8 @@ func blocksOnEachRoute(k *kit) {
 		}
 		for i, route := range routes {
 			ws := p.Keys[i].Blocked
-			if fresh[route] != heads[route] || len(ws) != 1 || ws[0].ID != heads[route] || ws[0].Why != core.BlockedByAbandoned {
-				k.fail("two routes block, each with an abandoned head: of the %d. a look shows %+v in its slots and %+v of its key", i+1, p.Blocked, ws)
-			}
+			k.failIf(fresh[route] != heads[route] || len(ws) != 1 || ws[0].ID != heads[route] || ws[0].Why != core.BlockedByAbandoned,
+				"two routes block, each with an abandoned head: of the %d. a look shows %+v in its slots and %+v of its key", i+1, p.Blocked, ws)
 		}
 		slices.Reverse(routes)
 	}
@@ -112,28 +109,21 @@ func largeAnswersAreWhole(k *kit) {
 	m := k.owner(1)
 	want := k.stage(k.rows(n, key("k"), body(1))...)
 	whole := func(what string, got []string, more bool) {
-		if len(got) > n || !slices.Equal(got, want[:len(got)]) {
-			k.fail("%s of %d records has %d, or others", what, n, len(got))
-		}
-		if len(got) < n && !more {
-			k.fail("%s of %d records, with the limit 10000, has %d and does not say that there are more", what, n, len(got))
-		}
+		k.failIf(len(got) > n || !slices.Equal(got, want[:len(got)]), "%s of %d records has %d, or others", what, n, len(got))
+		k.failIf(len(got) < n && !more, "%s of %d records, with the limit 10000, has %d and does not say that there are more", what, n, len(got))
 	}
 	p := m.read(core.ReadRequest{
-		Ranges: []core.Range{wide(k.all())}, Keys: []core.KeyRange{{Route: k.route, Key: "k", To: forever, Limit: 10_000}},
-		Limit: 10_000, Bytes: 1 << 30,
+		Ranges: []core.Range{wide(k.all())}, Keys: k.ofKey("k", 10_000), Limit: 10_000, Bytes: 1 << 30,
 	})
 	whole("a range", ids(p.Ranges[0].Records), p.Ranges[0].More)
 	whole("a key", ids(p.Keys[0].Records), p.Keys[0].More)
 	rs := p.Ranges[0].Records
 	again := m.again(refs(rs)...)
-	if len(again.Rechecked) != len(rs) {
-		k.fail("%d ready records were asked for again, and %d were answered", len(rs), len(again.Rechecked))
-	}
+	k.failIf(len(again.Rechecked) != len(rs), "%d ready records were asked for again, and %d were answered", len(rs), len(again.Rechecked))
 	for from := 0; from < len(rs); from += 500 {
 		part := rs[from:min(from+500, len(rs))]
 		m.hold(refs(part)...)
-		m.settle(outcomes(part, func(r *core.Record) core.Outcome { return core.Retry(r, errNo, 0) })...)
+		m.settle(suitetest.Each(part, func(r *core.Record) core.Outcome { return core.Retry(r, errNo, 0) })...)
 	}
 	p = m.read(core.ReadRequest{NewlyOwned: []core.RouteSlots{k.all()}, Limit: 10_000})
 	var waiting []string
@@ -144,20 +134,12 @@ func largeAnswersAreWhole(k *kit) {
 	left := len(rs)
 	k.until("all retries that are due were answered", func() bool {
 		d := m.due(10_000)
-		if left -= len(d.Retries); left > 0 && d.NextIn != 0 {
-			k.fail("with the limit 10000 %d of %d due retries were answered, %d are left, and NextIn is %s, not 0", len(d.Retries), len(rs), left, d.NextIn)
-		}
-		m.settle(outcomes(d.Retries, core.Published)...)
+		left -= len(d.Retries)
+		k.failIf(left > 0 && d.NextIn != 0,
+			"with the limit 10000 %d of %d due retries were answered, %d are left, and NextIn is %s, not 0", len(d.Retries), len(rs), left, d.NextIn)
+		m.settle(suitetest.Each(d.Retries, core.Published)...)
 		return left <= 0
 	})
-}
-
-func outcomes(rs []core.Record, fn func(r *core.Record) core.Outcome) []core.Outcome {
-	out := make([]core.Outcome, len(rs))
-	for i := range rs {
-		out[i] = fn(&rs[i])
-	}
-	return out
 }
 
 // twins are names that a database can take for one: by case, space at the end, accents, and ways to write one letter.
@@ -176,13 +158,12 @@ func namesAreComparedExactly(k *kit) {
 	rs := m.find(want...)
 	request := core.ReadRequest{Limit: 100, Bytes: 1 << 20}
 	for i := range rows {
-		request.Keys = append(request.Keys, core.KeyRange{Route: k.route, Key: own + twins[i], To: forever, Limit: 10})
+		request.Keys = append(request.Keys, k.ofKey(own+twins[i], 10)...)
 	}
 	p := m.read(request)
 	for i := range request.Keys {
-		if got := ids(p.Keys[i].Records); !slices.Equal(got, want[i:i+1]) {
-			k.fail("key %q has the records %q, want %q alone", request.Keys[i].Key, got, want[i:i+1])
-		}
+		got := ids(p.Keys[i].Records)
+		k.failIf(!slices.Equal(got, want[i:i+1]), "key %q has the records %q, want %q alone", request.Keys[i].Key, got, want[i:i+1])
 	}
 	rg := wide(k.all())
 	rg.ExcludeKeys = []string{own + "NAME"}
@@ -195,9 +176,8 @@ func namesAreComparedExactly(k *kit) {
 		for j := range rs {
 			if other := rs[i]; i != j {
 				other.ID, other.Envelope.ID = rs[j].ID, rs[j].ID
-				if err := m.trySettle(core.Published(&other))[0]; !errors.Is(err, core.ErrChanged) {
-					k.fail("the record %q was settled by the id %q: got %v, want core.ErrChanged", rs[i].ID, other.ID, err)
-				}
+				err := m.trySettle(core.Published(&other))[0]
+				k.failIf(!errors.Is(err, core.ErrChanged), "the record %q was settled by the id %q: got %v, want core.ErrChanged", rs[i].ID, other.ID, err)
 			}
 		}
 	}
@@ -225,9 +205,9 @@ func (k *kit) routesApart() {
 		row := k.row(onRoute(route), id("same"))
 		k.stage(row)
 		p := m.read(core.ReadRequest{Ranges: []core.Range{wide(core.RouteSlots{Route: route, Slots: core.AllSlots})}, Limit: 10, Bytes: 1 << 20})
-		if rs := p.Ranges[0].Records; len(rs) != 1 || rs[0].Route != route {
-			k.fail("one record was staged on route %q, beside others with nearly that name, and %d are ready", route, len(rs))
-		}
+		rs := p.Ranges[0].Records
+		k.failIf(len(rs) != 1 || rs[0].Route != route,
+			"one record was staged on route %q, beside others with nearly that name, and %d are ready", route, len(rs))
 	}
 }
 
@@ -241,9 +221,9 @@ func crashesCountToTen(k *kit) {
 		m.hold(refs(m.find(id...))...)
 		m.die(by)
 		by.claim(core.AllSlots)
-		if got := by.find(id...)[0]; got.Crashes != want || got.Attempts != 0 {
-			k.fail("%d members were removed while they held a record, and it has %d crashes and %d attempts", want, got.Crashes, got.Attempts)
-		}
+		got := by.find(id...)[0]
+		k.failIf(got.Crashes != want || got.Attempts != 0,
+			"%d members were removed while they held a record, and it has %d crashes and %d attempts", want, got.Crashes, got.Attempts)
 		by.free(core.AllSlots)
 	}
 }
@@ -255,18 +235,18 @@ func longDelaysAreKept(k *kit) {
 	for _, in := range []time.Duration{2 * time.Hour, 26 * time.Hour, 40 * day, 25 * 365 * day} {
 		r := m.one()
 		m.settle(core.Retry(&r, errNo, in))
-		if d := m.due(10); len(d.Retries) > 0 || d.NextIn < in-time.Minute || d.NextIn > in {
-			k.fail("a retry in %s: %d are due, the next in %s", in, len(d.Retries), d.NextIn)
-		}
+		d := m.due(10)
+		k.failIf(len(d.Retries) > 0 || d.NextIn < in-time.Minute || d.NextIn > in,
+			"a retry in %s: %d are due, the next in %s", in, len(d.Retries), d.NextIn)
 		m.retrying(r.Ref)
 		r.Version = m.version(r.Ref)
 		m.settle(core.Published(&r))
 	}
 	for _, in := range []time.Duration{300 * day, 26 * time.Hour} {
 		id := k.stage(k.row(delay(in)))[0]
-		if d := m.due(10); d.TimersReady > 0 || d.NextIn < in-time.Minute || d.NextIn > in {
-			k.fail("a timer in %s: %d are due, the next in %s", in, d.TimersReady, d.NextIn)
-		}
+		d := m.due(10)
+		k.failIf(d.TimersReady > 0 || d.NextIn < in-time.Minute || d.NextIn > in,
+			"a timer in %s: %d are due, the next in %s", in, d.TimersReady, d.NextIn)
 		m.none("its timer is not due", id)
 	}
 }
@@ -285,9 +265,8 @@ func nextInCountsBesideRetries(k *kit) {
 		if d.NextIn == 0 && len(d.Retries) < 2 {
 			return false // there are more already
 		}
-		if least := far - k.now().Sub(staged) - k.slack(); d.NextIn < least || d.NextIn > far {
-			k.fail("%d retries were answered, a timer is due in %s, and NextIn is %s", len(d.Retries), least, d.NextIn)
-		}
+		least := far - k.now().Sub(staged) - k.slack()
+		k.failIf(d.NextIn < least || d.NextIn > far, "%d retries were answered, a timer is due in %s, and NextIn is %s", len(d.Retries), least, d.NextIn)
 		return true
 	})
 }

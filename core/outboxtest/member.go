@@ -35,9 +35,8 @@ func (k *kit) stranger(partitions int) *member {
 // join returns a member that has joined; it makes partitions if the route has none.
 func (k *kit) join(partitions int) *member {
 	m := k.stranger(partitions)
-	if r := m.join(); !r.Known {
-		k.fail("a member joined and the answer says that it is not known")
-	}
+	r := m.join()
+	k.failIf(!r.Known, "a member joined and the answer says that it is not known")
 	return m
 }
 
@@ -64,6 +63,17 @@ func (k *kit) owner(partitions int) *member {
 	m := k.join(partitions)
 	m.claim(core.AllSlots)
 	return m
+}
+
+// The lower and the upper half of the slots.
+var low, high = core.SlotRange(0, 32), core.SlotRange(32, 64)
+
+// halves returns two members, the owners of low and of high.
+func (k *kit) halves() (lower, upper *member) {
+	lower, upper = k.join(2), k.join(2)
+	lower.claim(low)
+	upper.claim(high)
+	return lower, upper
 }
 
 // heartbeat renews m and checks what every answer must be like.
@@ -100,9 +110,8 @@ func leave(x *core.HeartbeatRequest) { x.Leave = true }
 func (k *kit) checkMembership(r *core.Membership) {
 	seen := map[core.Session]bool{}
 	for i := range r.Members {
-		if s := r.Members[i].Session; s == 0 || seen[s] {
-			k.fail("a membership has the session %d twice, or 0", s)
-		}
+		s := r.Members[i].Session
+		k.failIf(s == 0 || seen[s], "a membership has the session %d twice, or 0", s)
 		seen[r.Members[i].Session] = true
 	}
 	k.partitions(r)
@@ -119,14 +128,11 @@ func (k *kit) partitions(r *core.Membership) []core.PartitionState {
 	slices.SortFunc(own, func(a, b core.PartitionState) int { return int(a.Partition.From) - int(b.Partition.From) })
 	next := uint8(0)
 	for _, u := range own {
-		if u.Partition.From != next || u.Partition.To <= u.Partition.From {
-			k.fail("a partition has the slots [%d, %d), but the next one that no partition covers is %d", u.Partition.From, u.Partition.To, next)
-		}
+		k.failIf(u.Partition.From != next || u.Partition.To <= u.Partition.From,
+			"a partition has the slots [%d, %d), but the next one that no partition covers is %d", u.Partition.From, u.Partition.To, next)
 		next = u.Partition.To
 	}
-	if len(own) > 0 && next != core.NumSlots {
-		k.fail("the partitions of a route cover the slots up to %d, want %d", next, core.NumSlots)
-	}
+	k.failIf(len(own) > 0 && next != core.NumSlots, "the partitions of a route cover the slots up to %d, want %d", next, core.NumSlots)
 	return own
 }
 
@@ -149,9 +155,8 @@ func (m *member) claim(slots core.Slots) {
 		}
 	}
 	r = m.heartbeat(moves(ms...))
-	if got := m.k.slotsOf(r, m.self.Session); got&slots != slots {
-		m.k.fail("a member took free partitions and owns %d slots of them, want %d", (got & slots).Len(), slots.Len())
-	}
+	got := m.k.slotsOf(r, m.self.Session)
+	m.k.failIf(got&slots != slots, "a member took free partitions and owns %d slots of them, want %d", (got & slots).Len(), slots.Len())
 }
 
 // free releases all partitions within slots by moves.
@@ -164,9 +169,8 @@ func (m *member) free(slots core.Slots) {
 		}
 	}
 	r = m.heartbeat(moves(ms...))
-	if got := m.k.slotsOf(r, m.self.Session); got&slots != 0 {
-		m.k.fail("a member freed its partitions and owns %d slots of them", (got & slots).Len())
-	}
+	got := m.k.slotsOf(r, m.self.Session)
+	m.k.failIf(got&slots != 0, "a member freed its partitions and owns %d slots of them", (got & slots).Len())
 }
 
 // slotsOf returns the slots of the check's route that s owns.
@@ -199,9 +203,7 @@ func (m *member) die(by *member) {
 func (m *member) sendHold(w core.HoldRequest) []core.HoldResult {
 	ts, err := m.store.Hold(m.k.ctx, m.self.Session, w)
 	m.k.must("hold", err)
-	if len(w.Refs) > 0 && w.N == 0 && len(ts) != len(w.Refs) {
-		m.k.fail("take answered %d records for %d refs", len(ts), len(w.Refs))
-	}
+	m.k.failIf(len(w.Refs) > 0 && w.N == 0 && len(ts) != len(w.Refs), "take answered %d records for %d refs", len(ts), len(w.Refs))
 	return ts
 }
 
@@ -209,9 +211,7 @@ func (m *member) sendHold(w core.HoldRequest) []core.HoldResult {
 func (m *member) hold(refs ...core.Ref) []core.HoldResult {
 	ts := m.sendHold(core.HoldRequest{Refs: refs})
 	for i := range ts {
-		if ts[i].Status != core.HoldGranted {
-			m.k.fail("take of record %d of %d answered status %d, want it held", i, len(refs), ts[i].Status)
-		}
+		m.k.failIf(ts[i].Status != core.HoldGranted, "take of record %d of %d answered status %d, want it held", i, len(refs), ts[i].Status)
 	}
 	return ts
 }
@@ -223,9 +223,7 @@ func (m *member) next(n int, mods ...func(w *core.HoldRequest)) []core.HoldResul
 		mod(&w)
 	}
 	ts := m.sendHold(w)
-	if len(ts) > n {
-		m.k.fail("take of the next %d answered %d", n, len(ts))
-	}
+	m.k.failIf(len(ts) > n, "take of the next %d answered %d", n, len(ts))
 	for i := range ts {
 		switch t := &ts[i]; {
 		case t.Status != core.HoldGranted:
@@ -244,13 +242,10 @@ func (m *member) due(limit int) core.DueResult { return m.duePart(m.k.all(), lim
 func (m *member) duePart(p core.RouteSlots, limit int) core.DueResult {
 	d, err := m.store.Due(m.k.ctx, m.self.Session, []core.RouteSlots{p}, limit)
 	m.k.must("due", err)
-	if len(d.Retries) > limit || d.TimersReady > limit {
-		m.k.fail("due with the limit %d answered %d retries and moved %d timers", limit, len(d.Retries), d.TimersReady)
-	}
+	m.k.failIf(len(d.Retries) > limit || d.TimersReady > limit,
+		"due with the limit %d answered %d retries and moved %d timers", limit, len(d.Retries), d.TimersReady)
 	for i := range d.Retries {
-		if d.Retries[i].Holder != m.self.Session {
-			m.k.fail("due answered a retry that the caller does not hold")
-		}
+		m.k.failIf(d.Retries[i].Holder != m.self.Session, "due answered a retry that the caller does not hold")
 	}
 	return d
 }
@@ -262,17 +257,14 @@ func (m *member) tryRelease(u core.PartitionState, low int64, out ...core.Ref) (
 
 func (m *member) release(u core.PartitionState, low int64, out ...core.Ref) {
 	ok, err := m.tryRelease(u, low, out...)
-	if m.k.must("release a partition", err); !ok {
-		m.k.fail("a partition without locked records was not given up")
-	}
+	m.k.must("release a partition", err)
+	m.k.failIf(!ok, "a partition without locked records was not given up")
 }
 
 // trySettle persists outcomes and returns their results.
 func (m *member) trySettle(os ...core.Outcome) core.Results {
 	res := m.store.Settle(m.k.ctx, m.self.Session, os)
-	if len(res) != len(os) {
-		m.k.fail("settle returned %d results for %d outcomes", len(res), len(os))
-	}
+	m.k.failIf(len(res) != len(os), "settle returned %d results for %d outcomes", len(res), len(os))
 	return res
 }
 
@@ -287,11 +279,8 @@ func (m *member) settle(os ...core.Outcome) {
 // refused settles o, which must be answered with want.
 func (m *member) refused(why string, want error, o core.Outcome) {
 	err := m.trySettle(o)[0]
-	if !errors.Is(err, want) {
-		m.k.fail("settle (%s) %s: got %v, want %v", o.Event(), why, err, want)
-	}
-	if class := waybill.ClassOf(err); class != waybill.ClassRejected {
-		m.k.fail("settle (%s) %s: %v has the class %s, want rejected: build it with core.Refused or core.Fenced", o.Event(),
-			why, err, class)
-	}
+	m.k.failIf(!errors.Is(err, want), "settle (%s) %s: got %v, want %v", o.Event(), why, err, want)
+	class := waybill.ClassOf(err)
+	m.k.failIf(class != waybill.ClassRejected,
+		"settle (%s) %s: %v has the class %s, want rejected: build it with core.Refused or core.Fenced", o.Event(), why, err, class)
 }

@@ -5,6 +5,7 @@ import (
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/core/internal/suitetest"
 )
 
 var noticeChecks = []named{
@@ -17,10 +18,7 @@ var noticeChecks = []named{
 }
 
 func (k *kit) redriveIn(tx Tx, rs ...core.Record) {
-	d, ok := core.As[Redriver](tx)
-	if !ok {
-		k.undeclared("a transaction that can put an abandoned record back in line")
-	}
+	d := needs[Redriver](k, tx, "a transaction that can put an abandoned record back in line")
 	for i := range rs {
 		k.must("put an abandoned record back in line", d.Redrive(k.ctx, k.route, rs[i].ID))
 	}
@@ -46,35 +44,16 @@ func (m *member) notices(s core.Slots) []core.Notice {
 	return m.read(core.ReadRequest{Slots: []core.RouteSlots{m.k.part(s)}, Limit: 10}).Notices
 }
 
-// concerns reports whether c makes the owner of r read it.
-func concerns(c *core.Notice, r *core.Record) bool {
-	if c.Route != r.Route || c.Number == 0 {
-		return false
-	}
-	switch c.Kind {
-	case core.NoticeKey:
-		return c.Slot == r.Slot && c.Key == r.Envelope.Key && c.Key != ""
-	case core.NoticeRecord:
-		return c.Slot == r.Slot && c.ID == r.ID && c.Seq == r.Seq
-	case core.NoticeFrom:
-		return c.Seq <= r.Seq
-	case core.NoticeDecide:
-	}
-	return false
-}
-
 // Without this a key that an operator freed waits until its owner's sweep.
 func noticeRecordsComeWithThePage(k *kit) {
 	m := k.owner(2)
-	low, high := core.SlotRange(0, 32), core.SlotRange(32, 64)
 	rs := m.find(k.stage(k.row(key(k.keyIn(low, 0))), k.row(id(k.idIn(high))), k.row(key(k.keyIn(high, 0))))...)
 	m.abandon(rs)
 	tx := k.begin()
 	k.redriveIn(tx, rs[:2]...)
 	if !k.single() {
-		if n := len(m.notices(core.AllSlots)); n > 0 {
-			k.fail("%d notices of a running transaction are in a page", n)
-		}
+		n := len(m.notices(core.AllSlots))
+		k.failIf(n > 0, "%d notices of a running transaction are in a page", n)
 		m.none("its redrive has not committed", ids(rs)...)
 	}
 	k.commit(tx)
@@ -82,20 +61,15 @@ func noticeRecordsComeWithThePage(k *kit) {
 	k.redriveIn(tx, rs[2])
 	k.rollback(tx)
 	got := m.notices(core.AllSlots)
-	if len(got) != 2 || !concerns(&got[0], &rs[0]) && !concerns(&got[1], &rs[0]) ||
-		!concerns(&got[0], &rs[1]) && !concerns(&got[1], &rs[1]) {
-		k.fail("one record with a key and one without were put back in line, a third was rolled back, and the page has %+v", got)
-	}
+	k.failIf(len(got) != 2 || !suitetest.Concerns(&got[0], &rs[0]) && !suitetest.Concerns(&got[1], &rs[0]) || !suitetest.Concerns(&got[0], &rs[1]) && !suitetest.Concerns(&got[1], &rs[1]),
+		"one record with a key and one without were put back in line, a third was rolled back, and the page has %+v", got)
 	if len(got) == 2 && got[0].Number == got[1].Number {
 		k.fail("two notices have the number %d", got[0].Number)
 	}
-	if cs := m.notices(low); len(cs) == 0 || !concerns(&cs[0], &rs[0]) {
-		k.fail("of the lower half of the slots a page has the notices %+v, want that of the key", cs)
-	}
+	cs := m.notices(low)
+	k.failIf(len(cs) == 0 || !suitetest.Concerns(&cs[0], &rs[0]), "of the lower half of the slots a page has the notices %+v, want that of the key", cs)
 	for i, c := range m.notices(low) {
-		if c.Kind != core.NoticeFrom && !low.Has(c.Slot) {
-			k.fail("notice %d is of slot %d, which was not asked for", i, c.Slot)
-		}
+		k.failIf(c.Kind != core.NoticeFrom && !low.Has(c.Slot), "notice %d is of slot %d, which was not asked for", i, c.Slot)
 	}
 	m.find(ids(rs[:2])...)
 }
@@ -108,15 +82,12 @@ func noticeRecordsAreNoRecords(k *kit) {
 		m.settle(core.Published(&r))
 	}
 	p := m.read(core.ReadRequest{
-		Ranges: []core.Range{wide(k.all())}, Keys: []core.KeyRange{{Route: k.route, Key: "k", To: forever, Limit: 10}},
-		NewlyOwned: []core.RouteSlots{k.all()}, Limit: 10, Bytes: 1 << 20,
+		Ranges: []core.Range{wide(k.all())}, Keys: k.ofKey("k", 10), NewlyOwned: []core.RouteSlots{k.all()}, Limit: 10, Bytes: 1 << 20,
 	})
-	if n := len(p.Ranges[0].Records) + len(p.Keys[0].Records) + len(p.Keys[0].Blocked) + len(p.Blocked) + len(m.next(10)); n > 0 {
-		k.fail("only notices are left, and %d records are ready or wait", n)
-	}
-	if d := m.due(10); len(d.Retries)+d.TimersReady > 0 {
-		k.fail("only notices are left, and %d retries and %d timers are due", len(d.Retries), d.TimersReady)
-	}
+	n := len(p.Ranges[0].Records) + len(p.Keys[0].Records) + len(p.Keys[0].Blocked) + len(p.Blocked) + len(m.next(10))
+	k.failIf(n > 0, "only notices are left, and %d records are ready or wait", n)
+	d := m.due(10)
+	k.failIf(len(d.Retries)+d.TimersReady > 0, "only notices are left, and %d retries and %d timers are due", len(d.Retries), d.TimersReady)
 }
 
 // Without this an owner reads the same keys anew for ever, or loses a notice that came meanwhile.
@@ -124,37 +95,27 @@ func noticeDoneDeletesTheNotice(k *kit) {
 	m, gone := k.owner(1), k.join(1)
 	m.redriven(k.row(key("a")), k.row(key("b")))
 	cs := m.notices(core.AllSlots)
-	if len(cs) != 2 {
-		k.fail("two records were put back in line, and %d notices came", len(cs))
-	}
+	k.failIf(len(cs) != 2, "two records were put back in line, and %d notices came", len(cs))
 	gone.die(m)
 	if k.traits.SessionFence {
 		gone.refused("of a notice by a removed session", core.ErrFenced, core.NoticeDone(&cs[0]))
-		if n := len(m.notices(core.AllSlots)); n != 2 {
-			k.fail("a removed session was done with a notice, and %d of 2 are left", n)
-		}
+		n := len(m.notices(core.AllSlots))
+		k.failIf(n != 2, "a removed session was done with a notice, and %d of 2 are left", n)
 	}
 	r := m.one()
 	m.settle(core.NoticeDone(&cs[0]), core.Published(&r))
 	m.gone("it was published beside a notice", r.Ref)
-	if left := m.notices(core.AllSlots); len(left) != 1 || left[0].Number != cs[1].Number {
-		k.fail("one of two notices was done, and %d are left, or the other one", len(left))
-	}
-	if err := m.trySettle(core.NoticeDone(&cs[0]))[0]; err != nil && !errors.Is(err, core.ErrChanged) {
-		k.fail("a notice was done a second time: got %v, want nil or core.ErrChanged", err)
-	}
+	left := m.notices(core.AllSlots)
+	k.failIf(len(left) != 1 || left[0].Number != cs[1].Number, "one of two notices was done, and %d are left, or the other one", len(left))
+	err := m.trySettle(core.NoticeDone(&cs[0]))[0]
+	k.failIf(err != nil && !errors.Is(err, core.ErrChanged), "a notice was done a second time: got %v, want nil or core.ErrChanged", err)
 	m.settle(core.NoticeDone(&cs[1]))
-	if n := len(m.notices(core.AllSlots)); n != 0 {
-		k.fail("all notices were done, and %d are left", n)
-	}
+	n := len(m.notices(core.AllSlots))
+	k.failIf(n != 0, "all notices were done, and %d are left", n)
 }
 
 func (k *kit) tellIn(tx Tx, c core.Notice) {
-	t, ok := core.As[Teller](tx)
-	if !ok {
-		k.undeclared("a transaction that can write notices")
-	}
-	k.must("write a notice", t.Tell(k.ctx, c))
+	k.must("write a notice", needs[Teller](k, tx, "a transaction that can write notices").Tell(k.ctx, c))
 }
 
 // decision is what tells the owner of r that an operator ends it.
@@ -165,7 +126,6 @@ func decision(r *core.Record, reason waybill.Reason) core.Notice {
 // Without this an operator's decision about a due record is never carried out, or for another reason.
 func decisionNoticeHasItsReason(k *kit) {
 	m := k.owner(2)
-	low, high := core.SlotRange(0, 32), core.SlotRange(32, 64)
 	rs := m.find(k.stage(k.row(key(k.keyIn(low, 0))), k.row(key(k.keyIn(high, 0))))...)
 	want := []core.Notice{decision(&rs[0], waybill.ReasonSkipped), decision(&rs[1], waybill.ReasonSetAside)}
 	for i := range want {
@@ -173,58 +133,43 @@ func decisionNoticeHasItsReason(k *kit) {
 		k.tellIn(tx, want[i])
 		k.commit(tx)
 		for _, other := range m.notices([]core.Slots{high, low}[i]) {
-			if other.ID == rs[i].ID {
-				k.fail("a decision was told to the owner of other slots")
-			}
+			k.failIf(other.ID == rs[i].ID, "a decision was told to the owner of other slots")
 		}
 		cs := m.notices([]core.Slots{low, high}[i])
-		if len(cs) != 1 || cs[0].Number == 0 {
-			k.fail("one decision was told, and a page has %+v", cs)
-		}
-		if want[i].Number = cs[0].Number; cs[0] != want[i] {
-			k.fail("a decision was told as %+v, want %+v", cs[0], want[i])
-		}
+		k.failIf(len(cs) != 1 || cs[0].Number == 0, "one decision was told, and a page has %+v", cs)
+		want[i].Number = cs[0].Number
+		k.failIf(cs[0] != want[i], "a decision was told as %+v, want %+v", cs[0], want[i])
 		m.untouched("its owner was told of a decision", 0, &rs[i])
 	}
 	m.settle(core.Cancel(&rs[0], waybill.ReasonSkipped), core.NoticeDone(&want[0]))
 	m.gone("its owner carried a decision out", rs[0].Ref)
-	if cs := m.notices(core.AllSlots); len(cs) != 1 || cs[0] != want[1] {
-		k.fail("one of two decisions was done, and %+v are left", cs)
-	}
+	cs := m.notices(core.AllSlots)
+	k.failIf(len(cs) != 1 || cs[0] != want[1], "one of two decisions was done, and %+v are left", cs)
 	m.settle(core.NoticeDone(&want[1]))
 	m.untouched("a decision was done and not carried out", 0, &rs[1])
 }
 
 // Without this the records that came back in the slots of another owner wait for its sweep, or are read over and over.
 func noticeFromWaitsForAllOwners(k *kit) {
-	a, b := k.join(2), k.join(2)
-	low, high := core.SlotRange(0, 32), core.SlotRange(32, 64)
-	a.claim(low)
-	b.claim(high)
+	a, b := k.halves()
 	tx := k.begin()
 	k.tellIn(tx, core.Notice{Kind: core.NoticeFrom, Route: k.route, Seq: 7})
 	k.commit(tx)
 	seen := func(m *member, s core.Slots) []core.Notice {
 		cs := m.notices(s)
-		if len(cs) > 0 && (len(cs) > 1 || cs[0].Kind != core.NoticeFrom || cs[0].Route != k.route || cs[0].Seq != 7) {
-			k.fail("one notice is from sequence 7 on, and a page has %+v", cs)
-		}
+		k.failIf(len(cs) > 0 && (len(cs) > 1 || cs[0].Kind != core.NoticeFrom || cs[0].Route != k.route || cs[0].Seq != 7),
+			"one notice is from sequence 7 on, and a page has %+v", cs)
 		return cs
 	}
 	first, second := seen(a, low), seen(b, high)
-	if len(first) != 1 || len(second) != 1 {
-		k.fail("a notice concerns all owners of its route, and one of two does not see it")
-	}
+	k.failIf(len(first) != 1 || len(second) != 1, "a notice concerns all owners of its route, and one of two does not see it")
 	for range 2 {
 		a.settle(core.NoticeDone(&first[0]))
-		if len(seen(a, low)) != 0 || len(seen(b, high)) != 1 {
-			k.fail("one of two owners was done with a notice, and it still sees it, or the other one does not")
-		}
+		k.failIf(len(seen(a, low)) != 0 || len(seen(b, high)) != 1,
+			"one of two owners was done with a notice, and it still sees it, or the other one does not")
 	}
 	b.settle(core.NoticeDone(&second[0]))
-	if len(seen(a, core.AllSlots))+len(seen(b, core.AllSlots)) != 0 {
-		k.fail("both owners were done with a notice, and it is still there")
-	}
+	k.failIf(len(seen(a, core.AllSlots))+len(seen(b, core.AllSlots)) != 0, "both owners were done with a notice, and it is still there")
 }
 
 // Without this an owner that nothing wakes carries out an operator's decision only when it reads again by itself, which
@@ -236,20 +181,12 @@ func membershipTellsOfNoticeRecords(k *kit) {
 			x.Self = core.Member{Routes: []core.ServedRoute{{Route: route, Partitions: 1}}} // only looks
 		}).HasNotices
 	}
-	if m.heartbeat().HasNotices || told(k.route) {
-		k.fail("no notice was written, and the membership tells of one")
-	}
+	k.failIf(m.heartbeat().HasNotices || told(k.route), "no notice was written, and the membership tells of one")
 	m.redriven(k.row(key("k")))
-	if !m.heartbeat().HasNotices || !told(k.route) {
-		k.fail("a notice was written, and the membership of one who serves its route does not tell of it")
-	}
-	if told(k.route + "-other") {
-		k.fail("a notice was written, and the membership of one who serves another route tells of it")
-	}
+	k.failIf(!m.heartbeat().HasNotices || !told(k.route), "a notice was written, and the membership of one who serves its route does not tell of it")
+	k.failIf(told(k.route+"-other"), "a notice was written, and the membership of one who serves another route tells of it")
 	for _, c := range m.notices(core.AllSlots) {
 		m.settle(core.NoticeDone(&c))
 	}
-	if m.heartbeat().HasNotices {
-		k.fail("all notices were done, and the membership tells of one")
-	}
+	k.failIf(m.heartbeat().HasNotices, "all notices were done, and the membership tells of one")
 }

@@ -27,12 +27,11 @@ func publishedDoesNotComeAgain(k *kit) {
 	m.hold(rs[1].Ref)
 	m.settle(core.Published(&rs[0]), core.Published(&rs[1]), core.Published(&rs[3]))
 	m.gone("it was published", rs[0].Ref, rs[1].Ref, rs[3].Ref)
-	if got := ids(m.ready()); !slices.Equal(got, []string{rs[2].ID, rs[4].ID}) {
-		k.fail("three of five were published, and %s are ready, want [2 4]", suitetest.Names(got, ids(rs)))
-	}
-	if d := m.due(10); len(d.Retries) > 0 {
-		k.fail("three were published, and %d are due", len(d.Retries))
-	}
+	got := ids(m.ready())
+	k.failIf(!slices.Equal(got, []string{rs[2].ID, rs[4].ID}),
+		"three of five were published, and %s are ready, want [2 4]", suitetest.Names(got, ids(rs)))
+	d := m.due(10)
+	k.failIf(len(d.Retries) > 0, "three were published, and %d are due", len(d.Retries))
 }
 
 // Without this a message that the broker refuses is tried without a pause, or without an end. DB-01 DB-18.
@@ -45,12 +44,10 @@ func retryCountsAndWaits(k *kit) {
 		m.retrying(r.Ref)
 		k.stored("after a failed attempt", r.ID, Stored{State: core.StateFailed, Attempts: attempt, LastError: errNo.Error()})
 		r = m.dueAll(1, 0)[0]
-		if d := k.now().Sub(before); d < short-k.slack() {
-			k.fail("a retry in %s was due after %s", short, d)
-		}
-		if r.Attempts != attempt || !r.Failed || r.Crashes != 0 {
-			k.fail("after %d failed attempts: attempts %d, failed %v, crashes %d", attempt, r.Attempts, r.Failed, r.Crashes)
-		}
+		d := k.now().Sub(before)
+		k.failIf(d < short-k.slack(), "a retry in %s was due after %s", short, d)
+		k.failIf(r.Attempts != attempt || !r.Failed || r.Crashes != 0,
+			"after %d failed attempts: attempts %d, failed %v, crashes %d", attempt, r.Attempts, r.Failed, r.Crashes)
 	}
 }
 
@@ -90,9 +87,8 @@ func abandonedIsTerminal(k *kit) {
 	m.settle(core.Abandon(&r, waybill.ReasonAttempts, nil))
 	k.stored("it was abandoned after a retry", r.ID,
 		Stored{State: core.StateAbandoned, Attempts: 2, Reason: waybill.ReasonAttempts, LastError: errNo.Error()})
-	if d := m.due(10); len(d.Retries) > 0 || d.NextIn >= 0 {
-		k.fail("all was abandoned, and %d are due, the next in %s", len(d.Retries), d.NextIn)
-	}
+	d := m.due(10)
+	k.failIf(len(d.Retries) > 0 || d.NextIn >= 0, "all was abandoned, and %d are due, the next in %s", len(d.Retries), d.NextIn)
 }
 
 // Without this an operator's decision looks like a failed attempt, or keeps its key, or a message that replaces the one
@@ -110,11 +106,10 @@ func cancelledCountsNothing(k *kit) {
 	m.gone("it was cancelled while it waited", waiting.Ref)
 	k.stored("it was cancelled while it waited", waiting.ID,
 		Stored{State: core.StateAbandoned, Attempts: 1, Reason: waybill.ReasonSetAside, LastError: errNo.Error()})
-	p := m.read(core.ReadRequest{Keys: []core.KeyRange{{Route: k.route, Key: "k", To: forever, Limit: 10}}, Blocks: []string{k.route}, Limit: 10})
+	p := m.read(core.ReadRequest{Keys: k.ofKey("k", 10), Blocks: []string{k.route}, Limit: 10})
 	k.expectWaiting("of a key, all of it cancelled", p.Keys[0].Blocked)
-	if d := m.due(10); len(d.Retries) > 0 || d.NextIn >= 0 {
-		k.fail("all was cancelled, and %d are due, the next in %s", len(d.Retries), d.NextIn)
-	}
+	d := m.due(10)
+	k.failIf(len(d.Retries) > 0 || d.NextIn >= 0, "all was cancelled, and %d are due, the next in %s", len(d.Retries), d.NextIn)
 	m.find(k.stage(k.row(key("k"), dedupe("d")))...)
 }
 
@@ -128,9 +123,8 @@ func releaseCostsNothing(k *kit) {
 		r = m.released("it was handed back", &r)
 		k.stored("it was released", r.ID, Stored{State: core.StatePending})
 	}
-	if ts := k.join(1).next(1); len(ts) != 1 || ts[0].Ref != r.Ref {
-		k.fail("a record was released, and another member cannot take it")
-	}
+	ts := k.join(1).next(1)
+	k.failIf(len(ts) != 1 || ts[0].Ref != r.Ref, "a record was released, and another member cannot take it")
 }
 
 // Without this a retry that was handed back is lost, or its back-off, or its count of attempts.
@@ -146,12 +140,10 @@ func releasedRetryWaitsOn(k *kit) {
 	m.settle(core.Release(&r, short, false))
 	m.retrying(r.Ref)
 	r = m.dueAll(1, 0)[0]
-	if d := k.now().Sub(before); d < short-k.slack() {
-		k.fail("a retry was released for %s and was due after %s", short, d)
-	}
-	if r.ID != want.ID || r.Seq != want.Seq || r.Attempts != 1 || !r.Failed || r.Crashes != 0 {
-		k.fail("a retry was released twice: attempts %d, failed %v, crashes %d, or its number changed", r.Attempts, r.Failed, r.Crashes)
-	}
+	d := k.now().Sub(before)
+	k.failIf(d < short-k.slack(), "a retry was released for %s and was due after %s", short, d)
+	k.failIf(r.ID != want.ID || r.Seq != want.Seq || r.Attempts != 1 || !r.Failed || r.Crashes != 0,
+		"a retry was released twice: attempts %d, failed %v, crashes %d, or its number changed", r.Attempts, r.Failed, r.Crashes)
 	k.stage(k.row(key("k"))) // its hold has ended: others may have it
 	m.settle(core.Release(&r, far, false))
 	if d := m.due(10); len(d.Retries) > 0 || d.NextIn < far/2 {

@@ -21,9 +21,8 @@ func suspicionNeedsTheToken(k *kit) {
 	a.self.Presence = 5
 	a.join()
 	expect := func(what string, want bool) {
-		if got := find(b.heartbeat(), a.self.Session); got == nil || got.Suspected != want {
-			k.fail("%s: the member is %+v, want the flag %v", what, got, want)
-		}
+		got := find(b.heartbeat(), a.self.Session)
+		k.failIf(got == nil || got.Suspected != want, "%s: the member is %+v, want the flag %v", what, got, want)
 	}
 	b.heartbeat(a.flag(6))
 	expect("it was flagged for another token", false)
@@ -48,18 +47,14 @@ func suspicionNeedsTheToken(k *kit) {
 func missingNeedsAToken(k *kit) {
 	m := k.join(1)
 	for _, r := range []*core.Membership{m.heartbeat(), k.look(), k.join(1).heartbeat()} {
-		if got := find(r, m.self.Session); got == nil || got.PresenceLost {
-			k.fail("a member has no token, and the membership says %+v", got)
-		}
+		got := find(r, m.self.Session)
+		k.failIf(got == nil || got.PresenceLost, "a member has no token, and the membership says %+v", got)
 	}
 }
 
 // acquire has m show a token, and returns the channel that is closed when it is lost, and the function that ends it.
 func (m *member) acquire() (lost <-chan struct{}, end context.CancelFunc) {
-	p, ok := core.As[core.Presence](m.store)
-	if !ok {
-		m.k.undeclared("presence")
-	}
+	p := needs[core.Presence](m.k, m.store, "presence")
 	ctx, end := context.WithCancel(m.k.ctx)
 	token, lost, err := p.Acquire(ctx)
 	if err != nil {
@@ -81,9 +76,7 @@ func (m *member) acquire() (lost <-chan struct{}, end context.CancelFunc) {
 
 func (k *kit) missing(r *core.Membership, m *member) bool {
 	got := find(r, m.self.Session)
-	if got == nil || got.Presence != m.self.Presence {
-		k.fail("a member shows the token %d, and the membership says %+v", m.self.Presence, got)
-	}
+	k.failIf(got == nil || got.Presence != m.self.Presence, "a member shows the token %d, and the membership says %+v", m.self.Presence, got)
 	return got.PresenceLost
 }
 
@@ -104,9 +97,7 @@ func acquiredTokenIsPresent(k *kit) {
 	}
 	for range 3 {
 		for _, r := range []*core.Membership{a.heartbeat(), b.heartbeat(), k.look()} {
-			if k.missing(r, a) || k.missing(r, b) {
-				k.fail("two members have acquired tokens, and one is missing")
-			}
+			k.failIf(k.missing(r, a) || k.missing(r, b), "two members have acquired tokens, and one is missing")
 		}
 		k.sleep(pause)
 	}
@@ -122,19 +113,14 @@ func tokenIsMissingAfterItsEnd(k *kit) {
 	a.heartbeat()
 	b.heartbeat()
 	end()
-	if _, closed := suitetest.Come(lost); !closed {
-		k.fail("a token was given back, and its channel is not closed after %s", suitetest.Patience)
-	}
+	_, closed := suitetest.Come(lost)
+	k.failIf(!closed, "a token was given back, and its channel is not closed after %s", suitetest.Patience)
 	k.until("a token that was given back is missing", func() bool { return k.missing(b.heartbeat(), a) && k.missing(k.look(), a) })
-	if k.missing(a.heartbeat(), b) {
-		k.fail("a token was given back, and another member is missing")
-	}
+	k.failIf(k.missing(a.heartbeat(), b), "a token was given back, and another member is missing")
 	_, again := a.acquire()
 	defer again()
 	a.heartbeat()
-	if k.missing(b.heartbeat(), a) {
-		k.fail("a member has acquired another token, and is missing")
-	}
+	k.failIf(k.missing(b.heartbeat(), a), "a member has acquired another token, and is missing")
 }
 
 // Without this the flag for a token that was lost is set for one that is there.
@@ -144,9 +130,7 @@ func acquireHasNewTokens(k *kit) {
 		for _, m := range []*member{k.join(1), k.join(1)} {
 			_, end := m.acquire()
 			end()
-			if seen[m.self.Presence] {
-				k.fail("two tokens are %d", m.self.Presence)
-			}
+			k.failIf(seen[m.self.Presence], "two tokens are %d", m.self.Presence)
 			seen[m.self.Presence] = true
 		}
 	}

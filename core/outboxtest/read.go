@@ -57,10 +57,8 @@ func envelopeComesBack(k *kit) {
 		k.fail("one of two records was staged as cancellable, and they came back as %v and %v", rs[0].Cancellable, rs[1].Cancellable)
 	}
 	for _, r := range rs {
-		if r.Attempts != 0 || r.Crashes != 0 || r.Deliveries != 0 || r.Failed || r.Holder != 0 {
-			k.fail("a new record has attempts %d, crashes %d, deliveries %d, failed %v and holder %d", r.Attempts, r.Crashes,
-				r.Deliveries, r.Failed, r.Holder)
-		}
+		k.failIf(r.Attempts != 0 || r.Crashes != 0 || r.Deliveries != 0 || r.Failed || r.Holder != 0,
+			"a new record has attempts %d, crashes %d, deliveries %d, failed %v and holder %d", r.Attempts, r.Crashes, r.Deliveries, r.Failed, r.Holder)
 	}
 }
 
@@ -71,12 +69,10 @@ func timesComeBackAsDurations(k *kit) {
 	rs := k.stage(k.row(), k.row(expires(k.now().Add(far))), k.row(expires(k.now().Add(-far))))
 	k.sleep(short)
 	for i, r := range m.find(rs...) {
-		if most := k.now().Sub(before) + k.slack(); r.Age < short-k.slack() || r.Age > most {
-			k.fail("a record was staged between %s and %s ago, and its age is %s", short, most, r.Age)
-		}
-		if r.Expires != (i > 0) || i == 1 && (r.Life < far-time.Minute || r.Life > far+time.Minute) || i == 2 && r.Life > time.Minute-far {
-			k.fail("record %d (no expiry, in an hour, an hour ago) has expiry %v and the life %s", i, r.Expires, r.Life)
-		}
+		most := k.now().Sub(before) + k.slack()
+		k.failIf(r.Age < short-k.slack() || r.Age > most, "a record was staged between %s and %s ago, and its age is %s", short, most, r.Age)
+		k.failIf(r.Expires != (i > 0) || i == 1 && (r.Life < far-time.Minute || r.Life > far+time.Minute) || i == 2 && r.Life > time.Minute-far,
+			"record %d (no expiry, in an hour, an hour ago) has expiry %v and the life %s", i, r.Expires, r.Life)
 	}
 }
 
@@ -88,9 +84,8 @@ func rangeIsInOrder(k *kit) {
 		want = append(want, k.stage(k.rows(7, key(k.keyIn(core.AllSlots, i)))...)...)
 		want = append(want, k.stage(k.rows(3)...)...)
 	}
-	if got := ids(m.ready()); !slices.Equal(got, want) {
-		k.fail("records were staged one after the other and read as %s", suitetest.Names(got, want))
-	}
+	got := ids(m.ready())
+	k.failIf(!slices.Equal(got, want), "records were staged one after the other and read as %s", suitetest.Names(got, want))
 }
 
 // Without this the engine reads a record twice, or passes one over, at the edge of a page.
@@ -101,10 +96,7 @@ func rangeKeepsToItsBounds(k *kit) {
 	for _, c := range []struct {
 		from, to    int64
 		first, past int
-	}{{0, forever, 0, 6}, {seq(0), forever, 1, 6}, {seq(1), seq(4), 2, 5}, {seq(1) - 1, seq(4) - 1, 1, 4}, {
-		seq(5), forever, 6,
-		6,
-	}, {seq(2), seq(2), 6, 6}} {
+	}{{0, forever, 0, 6}, {seq(0), forever, 1, 6}, {seq(1), seq(4), 2, 5}, {seq(1) - 1, seq(4) - 1, 1, 4}, {seq(5), forever, 6, 6}, {seq(2), seq(2), 6, 6}} {
 		rg := wide(k.all())
 		rg.From, rg.To = c.from, c.to
 		p := m.read(core.ReadRequest{
@@ -112,10 +104,9 @@ func rangeKeepsToItsBounds(k *kit) {
 			Keys: []core.KeyRange{{Route: k.route, Key: "k", From: c.from, To: c.to, Limit: 10}},
 		})
 		want := ids(rs[c.first:c.past])
-		if a, b := ids(p.Ranges[0].Records), ids(p.Keys[0].Records); !slices.Equal(a, want) || !slices.Equal(b, want) {
-			k.fail("of six records those from number %d up to %d were asked for, and the range has %s, the key %s",
-				c.first, c.past-1, suitetest.Names(a, ids(rs)), suitetest.Names(b, ids(rs)))
-		}
+		a, b := ids(p.Ranges[0].Records), ids(p.Keys[0].Records)
+		k.failIf(!slices.Equal(a, want) || !slices.Equal(b, want),
+			"of six records those from number %d up to %d were asked for, and the range has %s, the key %s", c.first, c.past-1, suitetest.Names(a, ids(rs)), suitetest.Names(b, ids(rs)))
 	}
 }
 
@@ -125,8 +116,7 @@ func rangeKeepsToItsSlots(k *kit) {
 	rs := m.some(150)
 	for _, s := range []core.Slots{core.SlotRange(0, 32), core.SlotRange(63, 64), 1<<3 | 1<<40 | 1<<41, 0, core.AllSlots} {
 		p := m.read(core.ReadRequest{
-			Ranges: []core.Range{wide(k.part(s)), wide(core.RouteSlots{Route: k.route + "-x", Slots: s})},
-			Limit:  10, Bytes: 1 << 20,
+			Ranges: []core.Range{wide(k.part(s)), wide(core.RouteSlots{Route: k.route + "-x", Slots: s})}, Limit: 10, Bytes: 1 << 20,
 		})
 		var want []string
 		for _, r := range rs {
@@ -134,12 +124,10 @@ func rangeKeepsToItsSlots(k *kit) {
 				want = append(want, r.ID)
 			}
 		}
-		if got := ids(p.Ranges[0].Records); !slices.Equal(got, want) {
-			k.fail("the slots %b have %d records, and %d were read, or others", s, len(want), len(got))
-		}
-		if n := len(p.Ranges[1].Records); n > 0 {
-			k.fail("%d records of another route were read", n)
-		}
+		got := ids(p.Ranges[0].Records)
+		k.failIf(!slices.Equal(got, want), "the slots %b have %d records, and %d were read, or others", s, len(want), len(got))
+		n := len(p.Ranges[1].Records)
+		k.failIf(n > 0, "%d records of another route were read", n)
 	}
 }
 
@@ -151,8 +139,7 @@ func rangeKeepsToItsLimit(k *kit) {
 		rg := wide(k.all())
 		rg.Limit = n
 		p := m.read(core.ReadRequest{
-			Ranges: []core.Range{rg, wide(k.all())},
-			Keys:   []core.KeyRange{{Route: k.route, Key: "k", To: forever, Limit: n}}, Limit: 10, Bytes: 1 << 20,
+			Ranges: []core.Range{rg, wide(k.all())}, Keys: k.ofKey("k", n), Limit: 10, Bytes: 1 << 20,
 		})
 		k.checkCut("a range", p.Ranges[0], rs, n)
 		k.checkCut("a key", core.Records{Records: p.Keys[0].Records, More: p.Keys[0].More}, rs, n)
@@ -163,12 +150,9 @@ func rangeKeepsToItsLimit(k *kit) {
 // checkCut fails unless the answer is the beginning of all, with More set if it is not all. It may be below its limit.
 func (k *kit) checkCut(what string, answer core.Records, all []core.Record, limit int) {
 	got := answer.Records
-	if len(got) == 0 || len(got) > limit || !slices.Equal(ids(got), ids(all[:len(got)])) {
-		k.fail("%s of %d records with the limit %d answered %s", what, len(all), limit, suitetest.Names(ids(got), ids(all)))
-	}
-	if len(got) < len(all) && !answer.More {
-		k.fail("%s answered %d of %d records and does not say that there are more", what, len(got), len(all))
-	}
+	k.failIf(len(got) == 0 || len(got) > limit || !slices.Equal(ids(got), ids(all[:len(got)])),
+		"%s of %d records with the limit %d answered %s", what, len(all), limit, suitetest.Names(ids(got), ids(all)))
+	k.failIf(len(got) < len(all) && !answer.More, "%s answered %d of %d records and does not say that there are more", what, len(got), len(all))
 }
 
 // Without this large bodies fill the memory of the process, or one that is larger than the bound is never read.
@@ -176,12 +160,7 @@ func rangeKeepsToItsBytes(k *kit) {
 	m := k.owner(1)
 	rs := m.some(5, key("k"), body(1000))
 	for _, most := range []int64{1, 999, 1000, 2500, 1 << 20} {
-		p := m.read(core.ReadRequest{
-			Ranges: []core.Range{wide(k.all()), wide(k.all())}, Keys: []core.KeyRange{{
-				Route: k.route, Key: "k", To: forever,
-				Limit: 10,
-			}}, Limit: 10, Bytes: most,
-		})
+		p := m.read(core.ReadRequest{Ranges: []core.Range{wide(k.all()), wide(k.all())}, Keys: k.ofKey("k", 10), Limit: 10, Bytes: most})
 		n := max(1, min(5, int(most/1000)))
 		k.checkCut("a range with a bound of bytes", p.Ranges[0], rs, n)
 		k.checkCut("a second range with a bound of bytes", p.Ranges[1], rs, n)
@@ -202,9 +181,9 @@ func rangeMayLeaveKeysOut(k *kit) {
 	p := m.read(core.ReadRequest{Ranges: []core.Range{rg}, Limit: 10, Bytes: 1 << 20})
 	got := ids(p.Ranges[0].Records)
 	for i, r := range rs {
-		if may := i%3 == 0 || i == 1 || i == 5; !may && !slices.Contains(got, r.ID) {
-			k.fail("record %d of 12 has another key and number than those to leave out, and is missing: read %s", i, suitetest.Names(got, ids(rs)))
-		}
+		may := i%3 == 0 || i == 1 || i == 5
+		k.failIf(!may && !slices.Contains(got, r.ID),
+			"record %d of 12 has another key and number than those to leave out, and is missing: read %s", i, suitetest.Names(got, ids(rs)))
 	}
 }
 
@@ -215,9 +194,9 @@ func rangeOfKeyedRecords(k *kit) {
 	rg := wide(k.all())
 	rg.KeyedOnly = true
 	p := m.read(core.ReadRequest{Ranges: []core.Range{rg}, Limit: 10, Bytes: 1 << 20})
-	if got := ids(p.Ranges[0].Records); !slices.Equal(got, []string{rs[1].ID, rs[3].ID}) {
-		k.fail("keyed records of four were asked for, and %s read, want [1 3]", suitetest.Names(got, ids(rs)))
-	}
+	got := ids(p.Ranges[0].Records)
+	k.failIf(!slices.Equal(got, []string{rs[1].ID, rs[3].ID}),
+		"keyed records of four were asked for, and %s read, want [1 3]", suitetest.Names(got, ids(rs)))
 }
 
 // Without this a message is published before its time, during its back-off, or a second time.
@@ -231,13 +210,11 @@ func readyIsWhatIsDue(k *kit) {
 	k.sleep(2 * short) // what is due has to be put in line by Due first
 	want := ids(rs[4:])
 	p := m.read(core.ReadRequest{
-		Ranges: []core.Range{wide(k.all())},
-		Keys:   []core.KeyRange{{Route: k.route, Key: "k", To: forever, Limit: 10}}, Limit: 10, Bytes: 1 << 20,
+		Ranges: []core.Range{wide(k.all())}, Keys: k.ofKey("k", 10), Limit: 10, Bytes: 1 << 20,
 	})
 	for what, got := range map[string][]string{"a range": ids(p.Ranges[0].Records), "a key": ids(p.Keys[0].Records)} {
-		if !slices.Equal(got, want) {
-			k.fail("published, abandoned, two that wait for an attempt, one released, one held, one timer: %s has %s, want [4 5]", what, suitetest.Names(got, append(ids(rs), timer...)))
-		}
+		k.failIf(!slices.Equal(got, want),
+			"published, abandoned, two that wait for an attempt, one released, one held, one timer: %s has %s, want [4 5]", what, suitetest.Names(got, append(ids(rs), timer...)))
 	}
 }
 
@@ -247,9 +224,8 @@ func uncommittedIsNotReady(k *kit) {
 	tx := k.begin()
 	k.stageIn(tx, k.row())
 	if !k.single() {
-		if n := len(m.ready()); n > 0 {
-			k.fail("%d records of a running transaction are ready", n)
-		}
+		n := len(m.ready())
+		k.failIf(n > 0, "%d records of a running transaction are ready", n)
 	}
 	k.rollback(tx)
 	tx = k.begin()
@@ -261,9 +237,8 @@ func uncommittedIsNotReady(k *kit) {
 	want := k.row()
 	k.stageIn(tx, want)
 	k.commit(tx)
-	if got := ids(m.ready()); len(got) != 1 || got[0] != want.Envelope.ID {
-		k.fail("one record was committed, others rolled back, and %d are ready", len(got))
-	}
+	got := ids(m.ready())
+	k.failIf(len(got) != 1 || got[0] != want.Envelope.ID, "one record was committed, others rolled back, and %d are ready", len(got))
 }
 
 // Without this an application that keeps a record locked stops everything that its owner has to do.
@@ -273,9 +248,8 @@ func readWaitsForNoLock(k *kit) {
 	unlock := k.lock(rs[0].ID)
 	k.soon("a read", func() {
 		m.holder("a record is locked", 0, refs(rs)...)
-		if n := len(m.ready()); n != 2 {
-			k.fail("one of two records is locked, and %d are ready, want 2", n)
-		}
+		n := len(m.ready())
+		k.failIf(n != 2, "one of two records is locked, and %d are ready, want 2", n)
 	})
 	k.soon("a renewal", func() { m.heartbeat() })
 	unlock()
@@ -284,25 +258,21 @@ func readWaitsForNoLock(k *kit) {
 // Without this a member hands out records of a partition that it lost, or stops at partitions that it owns.
 func ownedAreTheSlotsOfTheSession(k *kit) {
 	a, b := k.join(4), k.join(4)
-	a.claim(core.SlotRange(0, 32))
+	a.claim(low)
 	b.claim(core.SlotRange(32, 48))
 	request := core.ReadRequest{Slots: []core.RouteSlots{
-		k.all(), k.part(core.SlotRange(8, 40)),
-		{Route: k.route + "-x", Slots: core.AllSlots},
-		k.part(core.SlotRange(48, 64)),
+		k.all(), k.part(core.SlotRange(8, 40)), {Route: k.route + "-x", Slots: core.AllSlots}, k.part(core.SlotRange(48, 64)),
 	}, Limit: 1}
 	for m, want := range map[*member][]core.Slots{
 		a: {core.SlotRange(0, 32), core.SlotRange(8, 32), 0, 0},
 		b: {core.SlotRange(32, 48), core.SlotRange(32, 40), 0, 0},
 	} {
-		if got := m.read(request).Owned; !slices.Equal(got, want) {
-			k.fail("a page says that its session owns %b, want %b", got, want)
-		}
+		got := m.read(request).Owned
+		k.failIf(!slices.Equal(got, want), "a page says that its session owns %b, want %b", got, want)
 	}
 	a.free(core.SlotRange(0, 16))
-	if got := a.read(request).Owned[0]; got != core.SlotRange(16, 32) {
-		k.fail("after a partition was freed a page says %b", got)
-	}
+	got := a.read(request).Owned[0]
+	k.failIf(got != core.SlotRange(16, 32), "after a partition was freed a page says %b", got)
 }
 
 // Without this members take an epoch that changes for a restore, and start anew for nothing.
@@ -311,21 +281,16 @@ func epochIsStable(k *kit) {
 	first := a.read(k.everything()).Epoch
 	a.settle(core.Published(new(a.one())))
 	for _, m := range []*member{a, b, k.join(1)} {
-		if p, r := m.read(k.everything()).Epoch, m.heartbeat().Epoch; p != first || r != first {
-			k.fail("the epoch is %q, and then %q in a page and %q in a membership", first, p, r)
-		}
+		p, r := m.read(k.everything()).Epoch, m.heartbeat().Epoch
+		k.failIf(p != first || r != first, "the epoch is %q, and then %q in a page and %q in a membership", first, p, r)
 	}
-	if r := k.look(); r.Epoch != first {
-		k.fail("the epoch is %q, and %q for a call that only looks", first, r.Epoch)
-	}
+	r := k.look()
+	k.failIf(r.Epoch != first, "the epoch is %q, and %q for a call that only looks", first, r.Epoch)
 }
 
 // Without this each read goes through all records of a key that waits for a retry, and a relay stands still. DB-20.
 func readIsBoundedBehindABlockedKey(k *kit) {
-	meter, ok := core.As[Meter](k.h)
-	if !ok {
-		k.undeclared("Meter")
-	}
+	meter := needs[Meter](k, k.h, "Meter")
 	m := k.owner(1)
 	touched := func() int64 {
 		n, err := meter.Touched(k.ctx)
@@ -346,18 +311,15 @@ func readIsBoundedBehindABlockedKey(k *kit) {
 		rg.From, rg.Limit, rg.ExcludeKeys = front, 10, []string{hot}
 		before := touched()
 		p := m.read(core.ReadRequest{
-			Slots: []core.RouteSlots{k.all()}, NewlyOwned: []core.RouteSlots{k.all()}, Ranges: []core.Range{rg},
-			Keys: []core.KeyRange{{Route: k.route, Key: hot, To: forever, Limit: 1}}, Limit: 10, Bytes: 1 << 20,
+			Slots: []core.RouteSlots{k.all()}, NewlyOwned: []core.RouteSlots{k.all()}, Ranges: []core.Range{rg}, Keys: k.ofKey(hot, 1), Limit: 10, Bytes: 1 << 20,
 		})
 		after := touched()
-		if got := ids(p.Ranges[0].Records); !slices.Equal(got, []string{id}) {
-			k.fail("behind %d records of a key that waits one of another key was staged, and %d were read", n, len(got))
-		}
+		got := ids(p.Ranges[0].Records)
+		k.failIf(!slices.Equal(got, []string{id}), "behind %d records of a key that waits one of another key was staged, and %d were read", n, len(got))
 		return after - before
 	}
 	cost(20) // prepares what has to be
 	few := cost(20)
-	if many := cost(2000); many > 2*few+50 {
-		k.fail("a read behind 40 records of a key that waits touches %d rows or the like, and %d behind 2,040", few, many)
-	}
+	many := cost(2000)
+	k.failIf(many > 2*few+50, "a read behind 40 records of a key that waits touches %d rows or the like, and %d behind 2,040", few, many)
 }

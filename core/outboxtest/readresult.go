@@ -4,30 +4,23 @@ import (
 	"slices"
 
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/core/internal/suitetest"
 )
 
 // read asks once and checks what every answer must be like.
 func (m *member) read(l core.ReadRequest) core.ReadResult {
 	p, err := m.store.Read(m.k.ctx, m.self.Session, l)
 	m.k.must("read", err)
-	if !p.Known {
-		m.k.fail("read says that a member is not known that joined")
-	}
+	m.k.failIf(!p.Known, "read says that a member is not known that joined")
 	m.k.checkPage(&l, &p)
 	return p
 }
 
 func (k *kit) checkPage(l *core.ReadRequest, p *core.ReadResult) {
-	if len(p.Owned) != len(l.Slots) || len(p.Ranges) != len(l.Ranges) || len(p.Keys) != len(l.Keys) {
-		k.fail("a page answers %d parts, %d ranges and %d keys, want %d, %d and %d",
-			len(p.Owned), len(p.Ranges), len(p.Keys), len(l.Slots), len(l.Ranges), len(l.Keys))
-	}
-	if len(p.Blocked) > l.Limit {
-		k.fail("a page has %d that wait, with the limit %d", len(p.Blocked), l.Limit)
-	}
-	if p.Upper == 0 && p.Last > l.Last {
-		k.fail("a page has no Upper, although numbers up to %d were drawn since the caller saw %d", p.Last, l.Last)
-	}
+	k.failIf(len(p.Owned) != len(l.Slots) || len(p.Ranges) != len(l.Ranges) || len(p.Keys) != len(l.Keys),
+		"a page answers %d parts, %d ranges and %d keys, want %d, %d and %d", len(p.Owned), len(p.Ranges), len(p.Keys), len(l.Slots), len(l.Ranges), len(l.Keys))
+	k.failIf(len(p.Blocked) > l.Limit, "a page has %d that wait, with the limit %d", len(p.Blocked), l.Limit)
+	k.failIf(p.Upper == 0 && p.Last > l.Last, "a page has no Upper, although numbers up to %d were drawn since the caller saw %d", p.Last, l.Last)
 	for i, r := range p.Ranges {
 		asked := &l.Ranges[i]
 		k.checkRecords(p, r.Records, asked.From, asked.To, asked.Limit)
@@ -44,14 +37,11 @@ func (k *kit) checkPage(l *core.ReadRequest, p *core.ReadResult) {
 		asked := &l.Keys[i]
 		k.checkRecords(p, r.Records, asked.From, asked.To, asked.Limit)
 		for j := range r.Records {
-			if rec := &r.Records[j]; rec.Route != asked.Route || rec.Envelope.Key != asked.Key {
-				k.fail("the records of key %q have one of key %q", asked.Key, rec.Envelope.Key)
-			}
+			rec := &r.Records[j]
+			k.failIf(rec.Route != asked.Route || rec.Envelope.Key != asked.Key, "the records of key %q have one of key %q", asked.Key, rec.Envelope.Key)
 		}
 		for _, w := range r.Blocked {
-			if w.Route != asked.Route || w.Key != asked.Key {
-				k.fail("the waiting records of key %q contain one of key %q", asked.Key, w.Key)
-			}
+			k.failIf(w.Route != asked.Route || w.Key != asked.Key, "the waiting records of key %q contain one of key %q", asked.Key, w.Key)
 		}
 	}
 	for i := range p.Rechecked {
@@ -60,14 +50,10 @@ func (k *kit) checkPage(l *core.ReadRequest, p *core.ReadResult) {
 }
 
 func (k *kit) checkRecords(p *core.ReadResult, rs []core.Record, from, to int64, limit int) {
-	if len(rs) > limit {
-		k.fail("%d records with the limit %d", len(rs), limit)
-	}
+	k.failIf(len(rs) > limit, "%d records with the limit %d", len(rs), limit)
 	last := from
 	for i := range rs {
-		if rs[i].Seq <= last || rs[i].Seq > to {
-			k.fail("a range from %d to %d has sequence %d after %d", from, to, rs[i].Seq, last)
-		}
+		k.failIf(rs[i].Seq <= last || rs[i].Seq > to, "a range from %d to %d has sequence %d after %d", from, to, rs[i].Seq, last)
 		last = rs[i].Seq
 		k.checkRecord(p, &rs[i])
 	}
@@ -111,9 +97,7 @@ func (m *member) find(ids ...string) []core.Record {
 	out := make([]core.Record, len(ids))
 	for i, id := range ids {
 		at := slices.IndexFunc(all, func(r core.Record) bool { return r.ID == id })
-		if at < 0 {
-			m.k.fail("record %d of %d is not ready", i, len(ids))
-		}
+		m.k.failIf(at < 0, "record %d of %d is not ready", i, len(ids))
 		out[i] = all[at]
 	}
 	return out
@@ -132,9 +116,7 @@ func (m *member) some(n int, opts ...option) []core.Record {
 // none fails if one of ids is ready.
 func (m *member) none(why string, ids ...string) {
 	for _, r := range m.ready() {
-		if slices.Contains(ids, r.ID) {
-			m.k.fail("a record is ready, but %s", why)
-		}
+		m.k.failIf(slices.Contains(ids, r.ID), "a record is ready, but %s", why)
 	}
 }
 
@@ -146,9 +128,8 @@ func (m *member) again(refs ...core.Ref) core.ReadResult {
 // live returns the one record of refs that is ready.
 func (m *member) live(ref core.Ref) core.Record {
 	p := m.again(ref)
-	if len(p.Rechecked) != 1 || p.Rechecked[0].Seq != ref.Seq || p.Rechecked[0].ID != ref.ID {
-		m.k.fail("a ready record was asked for again: %d answers, and %d that wait", len(p.Rechecked), len(p.RecheckedBlocked))
-	}
+	m.k.failIf(len(p.Rechecked) != 1 || p.Rechecked[0].Seq != ref.Seq || p.Rechecked[0].ID != ref.ID,
+		"a ready record was asked for again: %d answers, and %d that wait", len(p.Rechecked), len(p.RecheckedBlocked))
 	return p.Rechecked[0]
 }
 
@@ -162,51 +143,35 @@ func (m *member) gone(why string, refs ...core.Ref) {
 		m.k.fail("record %d still waits, but %s", p.RecheckedBlocked[i].Seq, why)
 	}
 	for _, r := range m.ready() {
-		if slices.ContainsFunc(refs, func(ref core.Ref) bool { return ref.Seq == r.Seq && ref.ID == r.ID }) {
-			m.k.fail("record %d is still in its range, but %s", r.Seq, why)
-		}
+		m.k.failIf(slices.ContainsFunc(refs, func(ref core.Ref) bool { return ref.Seq == r.Seq && ref.ID == r.ID }),
+			"record %d is still in its range, but %s", r.Seq, why)
 	}
 }
 
 // retrying fails unless the record waits for its next attempt.
 func (m *member) retrying(ref core.Ref) {
 	p := m.again(ref)
-	if len(p.Rechecked) != 0 || len(p.RecheckedBlocked) != 1 || p.RecheckedBlocked[0].Why != core.BlockedByRetry {
-		m.k.fail("after a failed attempt %d records are ready and %d wait, want one that waits for its next attempt",
-			len(p.Rechecked), len(p.RecheckedBlocked))
-	}
+	m.k.failIf(len(p.Rechecked) != 0 || len(p.RecheckedBlocked) != 1 || p.RecheckedBlocked[0].Why != core.BlockedByRetry,
+		"after a failed attempt %d records are ready and %d wait, want one that waits for its next attempt", len(p.Rechecked), len(p.RecheckedBlocked))
 	m.none("it waits for its next attempt", ref.ID)
 }
 
 // holder fails unless each record, which is ready, is held by want.
 func (m *member) holder(when string, want core.Session, refs ...core.Ref) {
 	for _, ref := range refs {
-		if got := m.live(ref).Holder; got != want {
-			m.k.fail("%s: a record is held by session %d, want %d", when, got, want)
-		}
+		got := m.live(ref).Holder
+		m.k.failIf(got != want, "%s: a record is held by session %d, want %d", when, got, want)
 	}
 }
 
 func refs(rs []core.Record) []core.Ref {
-	out := make([]core.Ref, len(rs))
-	for i := range rs {
-		out[i] = rs[i].Ref
-	}
-	return out
+	return suitetest.Each(rs, func(r *core.Record) core.Ref { return r.Ref })
 }
 
 func heldRefs(ts []core.HoldResult) []core.Ref {
-	out := make([]core.Ref, len(ts))
-	for i := range ts {
-		out[i] = ts[i].Ref
-	}
-	return out
+	return suitetest.Each(ts, func(t *core.HoldResult) core.Ref { return t.Ref })
 }
 
 func ids(rs []core.Record) []string {
-	out := make([]string, len(rs))
-	for i := range rs {
-		out[i] = rs[i].ID
-	}
-	return out
+	return suitetest.Each(rs, func(r *core.Record) string { return r.ID })
 }

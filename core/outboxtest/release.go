@@ -35,15 +35,13 @@ func releaseHoldsWhatIsOut(k *kit) {
 	m.hold(low[0].Ref, low[2].Ref, high[0].Ref)
 	m.release(us[0], 42, low[0].Ref, low[1].Ref)
 	got := k.partitions(other.heartbeat())
-	if got[0].Owner != 0 || got[0].ReadAfter != 42 || got[1].Owner != m.self.Session || got[1].ReadAfter != 0 {
-		k.fail("one of two partitions was released: it has the owner %d and ReadAfter %d, the other %d and %d; want 0 and 42, the former and 0",
-			got[0].Owner, got[0].ReadAfter, got[1].Owner, got[1].ReadAfter)
-	}
+	k.failIf(got[0].Owner != 0 || got[0].ReadAfter != 42 || got[1].Owner != m.self.Session || got[1].ReadAfter != 0,
+		"one of two partitions was released: it has the owner %d and ReadAfter %d, the other %d and %d; want 0 and 42, the former and 0", got[0].Owner, got[0].ReadAfter, got[1].Owner, got[1].ReadAfter)
 	other.holder("two are out, and the partition was released", m.self.Session, low[0].Ref, low[1].Ref, high[0].Ref)
 	other.holder("it was held and is not out, and the partition was released", 0, low[2].Ref, low[3].Ref, high[1].Ref)
-	if r := other.live(low[0].Ref); r.Version != low[0].Version || r.Crashes != 0 || r.Attempts != 0 {
-		k.fail("a release changed a record: version %d after %d, crashes %d, attempts %d", r.Version, low[0].Version, r.Crashes, r.Attempts)
-	}
+	r := other.live(low[0].Ref)
+	k.failIf(r.Version != low[0].Version || r.Crashes != 0 || r.Attempts != 0,
+		"a release changed a record: version %d after %d, crashes %d, attempts %d", r.Version, low[0].Version, r.Crashes, r.Attempts)
 	other.claim(us[0].Partition.Slots())
 	other.hold(low[2].Ref, low[3].Ref)
 	m.release(us[1], 43)
@@ -57,9 +55,8 @@ func releaseRepeats(k *kit) {
 	for range 3 {
 		m.release(us[0], 42, low[0].Ref)
 	}
-	if u := k.partitions(m.heartbeat())[0]; u.Owner != 0 || u.ReadAfter != 42 {
-		k.fail("a partition was released three times: owner %d, ReadAfter %d", u.Owner, u.ReadAfter)
-	}
+	u := k.partitions(m.heartbeat())[0]
+	k.failIf(u.Owner != 0 || u.ReadAfter != 42, "a partition was released three times: owner %d, ReadAfter %d", u.Owner, u.ReadAfter)
 	m.holder("it is out, and its partition was released three times", m.self.Session, low[0].Ref)
 	m.holder("it is not out, and its partition was released three times", 0, refs(low[1:])...)
 }
@@ -113,12 +110,11 @@ func releaseOfLockedChangesNothing(k *kit) {
 	unlock := k.lock(low[1].ID)
 	k.soon("a release", func() {
 		ok, err := m.tryRelease(us[0], 42, refs(low[:3])...)
-		if k.must("release a partition with a locked record", err); ok {
-			k.fail("a partition was released although one of its records is out and locked")
-		}
-		if u := k.partitions(m.heartbeat())[0]; u.Owner != m.self.Session || u.ReadAfter != 0 {
-			k.fail("a release answered false, and the partition has the owner %d and ReadAfter %d", u.Owner, u.ReadAfter)
-		}
+		k.must("release a partition with a locked record", err)
+		k.failIf(ok, "a partition was released although one of its records is out and locked")
+		u := k.partitions(m.heartbeat())[0]
+		k.failIf(u.Owner != m.self.Session || u.ReadAfter != 0,
+			"a release answered false, and the partition has the owner %d and ReadAfter %d", u.Owner, u.ReadAfter)
 		m.holder("a release answered false", 0, refs(low[:3])...)
 		m.holder("a release answered false, and it was held before", m.self.Session, low[3].Ref)
 	})
@@ -132,19 +128,18 @@ func releaseOfLockedChangesNothing(k *kit) {
 func releaseNeedsTheOwner(k *kit) {
 	m, us, low, _ := k.handover()
 	other := k.join(2)
-	if _, err := other.tryRelease(us[0], 42, low[0].Ref); !errors.Is(err, core.ErrFenced) {
-		k.fail("a member released a partition that is another's: got %v, want core.ErrFenced", err)
-	}
-	if u := k.partitions(m.heartbeat())[0]; u.Owner != m.self.Session || u.ReadAfter != 0 {
-		k.fail("a member released a partition that is another's, and it has the owner %d and ReadAfter %d", u.Owner, u.ReadAfter)
-	}
+	_, err := other.tryRelease(us[0], 42, low[0].Ref)
+	k.failIf(!errors.Is(err, core.ErrFenced), "a member released a partition that is another's: got %v, want core.ErrFenced", err)
+	u := k.partitions(m.heartbeat())[0]
+	k.failIf(u.Owner != m.self.Session || u.ReadAfter != 0,
+		"a member released a partition that is another's, and it has the owner %d and ReadAfter %d", u.Owner, u.ReadAfter)
 	m.holder("a member released a partition that is another's", 0, refs(low)...)
 	m.release(us[0], 1)
 	other.claim(us[0].Partition.Slots())
 	_, _ = m.tryRelease(us[0], 42, low[0].Ref) // sent again, late
-	if u := k.partitions(m.heartbeat())[0]; u.Owner != other.self.Session || u.ReadAfter == 42 {
-		k.fail("a release came late, and the partition has the owner %d and ReadAfter %d", u.Owner, u.ReadAfter)
-	}
+	u = k.partitions(m.heartbeat())[0]
+	k.failIf(u.Owner != other.self.Session || u.ReadAfter == 42,
+		"a release came late, and the partition has the owner %d and ReadAfter %d", u.Owner, u.ReadAfter)
 	m.holder("a release came late", 0, refs(low)...)
 }
 
@@ -173,9 +168,8 @@ func releasesRunAtOnce(k *kit) {
 	m.hold(free...)
 	suitetest.Parallel(len(us), func(i int) { m.release(us[i], int64(40+i), out[i]) })
 	for i, u := range k.partitions(other.heartbeat()) {
-		if u.Owner != 0 || u.ReadAfter != int64(40+i) {
-			k.fail("%d partitions were released at once: one has the owner %d and ReadAfter %d, want 0 and %d", len(us), u.Owner, u.ReadAfter, 40+i)
-		}
+		k.failIf(u.Owner != 0 || u.ReadAfter != int64(40+i),
+			"%d partitions were released at once: one has the owner %d and ReadAfter %d, want 0 and %d", len(us), u.Owner, u.ReadAfter, 40+i)
 	}
 	other.holder("it is out, and its partition was released beside others", m.self.Session, out...)
 	other.holder("it is not out, and its partition was released beside others", 0, free...)

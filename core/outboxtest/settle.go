@@ -57,19 +57,15 @@ func (m *member) applied(when string, o *core.Outcome, r *core.Record) {
 // untouched fails unless r is ready as it was, held by holder.
 func (m *member) untouched(when string, holder core.Session, r *core.Record) {
 	got := m.live(r.Ref)
-	if got.Holder != holder || got.Version != r.Version || got.Attempts != r.Attempts || got.Failed != r.Failed ||
-		got.Crashes != r.Crashes {
-		m.k.fail("%s: holder %d, version %d after %d, attempts %d, failed %v, crashes %d; want the holder %d and all as it was",
-			when, got.Holder, got.Version, r.Version, got.Attempts, got.Failed, got.Crashes, holder)
-	}
+	m.k.failIf(got.Holder != holder || got.Version != r.Version || got.Attempts != r.Attempts || got.Failed != r.Failed || got.Crashes != r.Crashes,
+		"%s: holder %d, version %d after %d, attempts %d, failed %v, crashes %d; want the holder %d and all as it was",
+		when, got.Holder, got.Version, r.Version, got.Attempts, got.Failed, got.Crashes, holder)
 }
 
 // released fails unless r is ready as it was, without a hold, with a greater version. It returns it.
 func (m *member) released(when string, r *core.Record) core.Record {
 	got := m.live(r.Ref)
-	if got.Version <= r.Version {
-		m.k.fail("%s: a record was released, and has version %d after %d", when, got.Version, r.Version)
-	}
+	m.k.failIf(got.Version <= r.Version, "%s: a record was released, and has version %d after %d", when, got.Version, r.Version)
 	same := *r
 	same.Version = got.Version
 	m.untouched(when, 0, &same)
@@ -89,9 +85,9 @@ func settleTwiceAppliesOnce(k *kit) {
 			m.settle(o)
 			for range 2 {
 				err := m.trySettle(o)[0]
-				if published := o.Event() == core.EventConfirmed; err != nil && (published || !errors.Is(err, core.ErrChanged)) {
-					k.fail("settle (%s) a second time: got %v, want nil, or core.ErrChanged if it was not published", o.Event(), err)
-				}
+				published := o.Event() == core.EventConfirmed
+				k.failIf(err != nil && (published || !errors.Is(err, core.ErrChanged)),
+					"settle (%s) a second time: got %v, want nil, or core.ErrChanged if it was not published", o.Event(), err)
 			}
 			m.applied("after three settles", &o, &r)
 		}
@@ -100,13 +96,11 @@ func settleTwiceAppliesOnce(k *kit) {
 	o := core.Retry(&r, errNo, 0)
 	m.settle(o)
 	again := m.dueAll(1, 0)[0]
-	if err := m.trySettle(o)[0]; !errors.Is(err, core.ErrChanged) {
-		k.fail("a failed attempt was settled again when its retry was out: got %v, want core.ErrChanged", err)
-	}
+	err := m.trySettle(o)[0]
+	k.failIf(!errors.Is(err, core.ErrChanged), "a failed attempt was settled again when its retry was out: got %v, want core.ErrChanged", err)
 	m.settle(core.Release(&again, 0, false))
-	if again = m.dueAll(1, 0)[0]; again.Attempts != 1 {
-		k.fail("a failed attempt was settled twice: %d attempts", again.Attempts)
-	}
+	again = m.dueAll(1, 0)[0]
+	k.failIf(again.Attempts != 1, "a failed attempt was settled twice: %d attempts", again.Attempts)
 }
 
 // Without this an outcome that was sent again before the first call ended is applied by both.
@@ -124,13 +118,10 @@ func settleAtOnceAppliesOnce(k *kit) {
 				k.fail("a failed attempt was settled four times at once: got %v", err)
 			}
 		})
-		if n := applied.Load(); n == 0 {
-			k.fail("a failed attempt was settled four times at once, and none was applied")
-		}
+		n := applied.Load()
+		k.failIf(n == 0, "a failed attempt was settled four times at once, and none was applied")
 		got := m.dueAll(1, 0)[0]
-		if got.Attempts != 1 {
-			k.fail("a failed attempt was settled four times at once, and counted %d times", got.Attempts)
-		}
+		k.failIf(got.Attempts != 1, "a failed attempt was settled four times at once, and counted %d times", got.Attempts)
 		m.settle(core.Published(&got))
 	}
 }
@@ -182,9 +173,8 @@ func publishedNeedsNoVersion(k *kit) {
 	rs[1].Version--
 	m.settle(core.Published(&rs[0]), core.Published(&rs[1]))
 	m.gone("it was published", refs(rs)...)
-	if p := m.read(core.ReadRequest{NewlyOwned: []core.RouteSlots{k.all()}, Limit: 10}); len(p.Blocked) > 0 {
-		k.fail("all was published, and %d wait", len(p.Blocked))
-	}
+	p := m.read(core.ReadRequest{NewlyOwned: []core.RouteSlots{k.all()}, Limit: 10})
+	k.failIf(len(p.Blocked) > 0, "all was published, and %d wait", len(p.Blocked))
 }
 
 // Without this a message is lost after a restore, when its number was another's before.
@@ -204,9 +194,7 @@ func wrongIDChangesNothing(k *kit) {
 
 // Without this a member that lost a partition changes what its successor has out, or its published records come again.
 func lostPartitionFencesButPublished(k *kit) {
-	if !k.traits.SessionFence {
-		k.undeclared("SessionFence")
-	}
+	k.mustFence()
 	a, b := k.join(1), k.join(1)
 	for _, taken := range []bool{false, true} {
 		a.claim(core.AllSlots)
@@ -238,9 +226,7 @@ func holdSettlesWithoutThePartition(k *kit) {
 	for _, fn := range every {
 		want := k.stage(k.row())
 		ts := other.next(1)
-		if len(ts) != 1 || ts[0].Ref.ID != want[0] {
-			k.fail("one record is free, and %d were taken", len(ts))
-		}
+		k.failIf(len(ts) != 1 || ts[0].Ref.ID != want[0], "one record is free, and %d were taken", len(ts))
 		o := fn(ts[0].Record)
 		other.settle(o)
 		r := *ts[0].Record
@@ -254,9 +240,7 @@ func holdSettlesWithoutThePartition(k *kit) {
 // publishNext takes the next one and publishes it.
 func (m *member) publishNext(id string) {
 	ts := m.next(1)
-	if len(ts) != 1 || ts[0].Ref.ID != id {
-		m.k.fail("one record was released, and another one, or none, is the next")
-	}
+	m.k.failIf(len(ts) != 1 || ts[0].Ref.ID != id, "one record was released, and another one, or none, is the next")
 	m.settle(core.Published(ts[0].Record))
 }
 
@@ -276,18 +260,15 @@ func oneRefusedOutcomeIsAlone(k *kit) {
 	for i, err := range m.trySettle(os...) {
 		switch i {
 		case 1, 3:
-			if !errors.Is(err, core.ErrChanged) {
-				k.fail("settle of another version, or id, beside others: number %d got %v, want core.ErrChanged", i, err)
-			}
+			k.failIf(!errors.Is(err, core.ErrChanged), "settle of another version, or id, beside others: number %d got %v, want core.ErrChanged", i, err)
 			m.untouched("another version, or id, was settled", 0, &rs[i])
 		default:
 			k.must("settle beside one that is refused", err)
 			m.applied("beside one that is refused", &os[i], &rs[i])
 		}
 	}
-	if res := m.trySettle(); len(res) != 0 {
-		k.fail("settle of nothing returned %d results", len(res))
-	}
+	res := m.trySettle()
+	k.failIf(len(res) != 0, "settle of nothing returned %d results", len(res))
 }
 
 // Without this a late outcome meets a version that was there before, or a hold makes the owner's own outcome stale.
@@ -307,10 +288,8 @@ func versionGrowsWithChangesOnly(k *kit) {
 		m.settle(core.Retry(&r, errNo, 0))
 		waiting := m.version(r.Ref)
 		r = m.dueAll(1, 0)[0]
-		if waiting <= last || r.Version != waiting {
-			k.fail("a record has version %d after a failed attempt, and %d when its retry is held; before it was %d", waiting,
-				r.Version, last)
-		}
+		k.failIf(waiting <= last || r.Version != waiting,
+			"a record has version %d after a failed attempt, and %d when its retry is held; before it was %d", waiting, r.Version, last)
 		last = r.Version
 	}
 }
@@ -323,9 +302,8 @@ func lateReleaseLeavesANewerHold(k *kit) {
 		m.hold(old.Ref)
 		late := core.Release(&old, 0, false)
 		m.settle(late)
-		if ts := by.next(1); len(ts) != 1 || ts[0].Ref.ID != old.ID {
-			k.fail("one record was released, and %d were taken, or another one", len(ts))
-		}
+		ts := by.next(1)
+		k.failIf(len(ts) != 1 || ts[0].Ref.ID != old.ID, "one record was released, and %d were taken, or another one", len(ts))
 		now := m.live(old.Ref)
 		m.refused("that was released, and is held anew", core.ErrChanged, late)
 		m.untouched("it was released again, late", by.self.Session, &now)

@@ -19,11 +19,10 @@ var snapshotChecks = []named{
 func pageIsOneSnapshot(k *kit) {
 	const writers, rounds = 4, 40
 	m := k.owner(2)
-	low, high := core.SlotRange(0, 32), core.SlotRange(32, 64)
 	request := core.ReadRequest{Ranges: []core.Range{wide(k.part(low)), wide(k.part(high))}, Limit: 1000, Bytes: 1 << 30}
 	keys := [2]string{k.keyIn(low, 0), k.keyIn(high, 0)}
 	for _, key := range keys {
-		request.Keys = append(request.Keys, core.KeyRange{Route: k.route, Key: key, To: forever, Limit: 10_000})
+		request.Keys = append(request.Keys, k.ofKey(key, 10_000)...)
 	}
 	request.Ranges = append(request.Ranges, request.Ranges[0])
 	var done atomic.Int32
@@ -47,15 +46,11 @@ func pageIsOneSnapshot(k *kit) {
 				seen = append(seen, pairs(r.Records))
 			}
 			for j := 1; j < len(seen); j++ {
-				if len(seen[j]) != len(seen[0]) {
-					k.fail("transactions write two records each, in the range of two ranges and keys: a page shows the records of %d transactions in the first range and of %d in answer %d",
-						len(seen[0]), len(seen[j]), j)
-				}
+				k.failIf(len(seen[j]) != len(seen[0]),
+					"transactions write two records each, in the range of two ranges and keys: a page shows the records of %d transactions in the first range and of %d in answer %d", len(seen[0]), len(seen[j]), j)
 			}
 			if last {
-				if len(seen[0]) != writers*rounds {
-					k.fail("%d transactions committed and %d are seen", writers*rounds, len(seen[0]))
-				}
+				k.failIf(len(seen[0]) != writers*rounds, "%d transactions committed and %d are seen", writers*rounds, len(seen[0]))
 				return
 			}
 			last = done.Load() == writers
@@ -89,16 +84,14 @@ func pageAndWaitingAreOneSnapshot(k *kit) {
 		}
 		for !done.Load() {
 			p := reader.read(core.ReadRequest{
-				Ranges: []core.Range{wide(k.all())}, Keys: []core.KeyRange{{Route: k.route, Key: "k", To: forever, Limit: 100}},
-				NewlyOwned: []core.RouteSlots{k.all()}, Recheck: refs(rs), Limit: 100, Bytes: 1 << 20,
+				Ranges: []core.Range{wide(k.all())}, Keys: k.ofKey("k", 100), NewlyOwned: []core.RouteSlots{k.all()}, Recheck: refs(rs), Limit: 100, Bytes: 1 << 20,
 			})
 			n := []int{
 				len(p.Ranges[0].Records) + len(p.Blocked), len(p.Keys[0].Records) + len(p.Keys[0].Blocked), len(p.Rechecked) + len(p.RecheckedBlocked),
 				len(p.Ranges[0].Records) + len(p.RecheckedBlocked), len(p.Keys[0].Records) + len(p.Blocked),
 			}
-			if slices.Min(n) != len(rs) || slices.Max(n) != len(rs) {
-				k.fail("of %d records each is ready or waits, and the answers of one page show %v", len(rs), n)
-			}
+			k.failIf(slices.Min(n) != len(rs) || slices.Max(n) != len(rs),
+				"of %d records each is ready or waits, and the answers of one page show %v", len(rs), n)
 			k.sleep(pause / 5)
 		}
 	})
@@ -108,9 +101,8 @@ func pageAndWaitingAreOneSnapshot(k *kit) {
 func (k *kit) stageBusy(rows ...core.StagedRow) {
 	var err error
 	k.until("a transaction could stage", func() bool {
-		if err = k.tryStage(rows...); err != nil && !k.single() {
-			k.fail("stage: %w", err)
-		}
+		err = k.tryStage(rows...)
+		k.failIf(err != nil && !k.single(), "stage: %w", err)
 		return err == nil
 	})
 }

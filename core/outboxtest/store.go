@@ -37,9 +37,8 @@ func Vectors() []Vector {
 // Without this the records of one key are spread over two owners, and their order is lost.
 func slotIsTheSameEverywhere(k *kit) {
 	for _, v := range Vectors() {
-		if got := core.SlotOf(v.Route, v.Key, v.ID); got != v.Slot {
-			k.fail("route %q, key %q and id %q have the slot %d, want %d", v.Route, v.Key, v.ID, got, v.Slot)
-		}
+		got := core.SlotOf(v.Route, v.Key, v.ID)
+		k.failIf(got != v.Slot, "route %q, key %q and id %q have the slot %d, want %d", v.Route, v.Key, v.ID, got, v.Slot)
 	}
 	m := k.owner(1)
 	rows := k.rows(64)
@@ -55,21 +54,17 @@ func slotIsTheSameEverywhere(k *kit) {
 	m.dueAll(0, 1)
 	m.find(timer...)
 	for _, t := range m.next(100) {
-		if r := t.Record; r.Slot != core.SlotOf(r.Route, "", r.ID) {
-			k.fail("a record was taken with slot %d, want %d", r.Slot, core.SlotOf(r.Route, "", r.ID))
-		}
+		r := t.Record
+		k.failIf(r.Slot != core.SlotOf(r.Route, "", r.ID), "a record was taken with slot %d, want %d", r.Slot, core.SlotOf(r.Route, "", r.ID))
 	}
 }
 
 // Without this two processes work with different promises of one database.
 func traitsAreStable(k *kit) {
 	k.owner(1)
-	if a, b, c := k.traits, k.h.Store().Traits(), k.other().Traits(); a != b || a != c {
-		k.fail("the traits are %+v, and then %+v and %+v", a, b, c)
-	}
-	if k.traits.Bound < 0 {
-		k.fail("the bound of the transaction ids is negative: %s", k.traits.Bound)
-	}
+	a, b, c := k.traits, k.h.Store().Traits(), k.other().Traits()
+	k.failIf(a != b || a != c, "the traits are %+v, and then %+v and %+v", a, b, c)
+	k.failIf(k.traits.Bound < 0, "the bound of the transaction ids is negative: %s", k.traits.Bound)
 }
 
 // Without this a caller that uses its slices again changes what is stored, or what another caller was answered.
@@ -83,29 +78,23 @@ func storeKeepsNoSlice(k *kit) {
 	m.self.Routes[0].Route = k.route
 	r := other.heartbeat()
 	find(r, m.self.Session).Routes[0].Route, r.Partitions[0].Owner = "x", 99
-	if r = other.heartbeat(); find(r, m.self.Session).Routes[0].Route != k.route ||
-		slices.ContainsFunc(r.Partitions, func(u core.PartitionState) bool { return u.Owner == 99 }) {
-		k.fail("a membership that was answered is still the store's own")
-	}
+	r = other.heartbeat()
+	k.failIf(find(r, m.self.Session).Routes[0].Route != k.route ||
+		slices.ContainsFunc(r.Partitions, func(u core.PartitionState) bool { return u.Owner == 99 }),
+		"a membership that was answered is still the store's own")
 	row := k.row(body(10))
 	want := slices.Clone(row.Envelope.Body)
 	k.stage(row)
 	for range 2 {
 		got := m.ready()[0].Envelope.Body
-		if !slices.Equal(got, want) {
-			k.fail("a body changed when a caller wrote into its own slice")
-		}
+		k.failIf(!slices.Equal(got, want), "a body changed when a caller wrote into its own slice")
 		row.Envelope.Body[3], got[4] = 1, 2
 	}
 }
 
 // saved returns a function that sets the database back.
 func (k *kit) saved() (restore func()) {
-	r, ok := core.As[Restorer](k.h)
-	if !ok {
-		k.undeclared("a database that can be set back")
-	}
-	fn, err := r.Save(k.ctx)
+	fn, err := needs[Restorer](k, k.h, "a database that can be set back").Save(k.ctx)
 	k.must("save", err)
 	return func() { k.must("restore", fn(k.ctx)) }
 }
@@ -118,18 +107,14 @@ func restoreIsSeen(k *kit) {
 	restore := k.saved()
 	m.some(3)
 	later := m.read(k.everything())
-	if later.Epoch != before.Epoch {
-		k.fail("the epoch is another one, and the database did not go back")
-	}
+	k.failIf(later.Epoch != before.Epoch, "the epoch is another one, and the database did not go back")
 	restore()
 	p, err := m.store.Read(k.ctx, m.self.Session, k.everything())
 	k.must("read after a restore", err)
-	if p.Known && p.Epoch == before.Epoch && p.Last >= later.Last {
-		k.fail("the database went back, and a page has the same epoch and the last number %d after %d", p.Last, later.Last)
-	}
-	if r := k.join(1); r.read(k.everything()).Epoch != r.heartbeat().Epoch {
-		k.fail("after a restore a page and a membership have different epochs")
-	}
+	k.failIf(p.Known && p.Epoch == before.Epoch && p.Last >= later.Last,
+		"the database went back, and a page has the same epoch and the last number %d after %d", p.Last, later.Last)
+	r := k.join(1)
+	k.failIf(r.read(k.everything()).Epoch != r.heartbeat().Epoch, "after a restore a page and a membership have different epochs")
 }
 
 // Without this a message is lost after a restore: the outcome of an earlier record with its number deletes it.

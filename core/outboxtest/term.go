@@ -19,9 +19,7 @@ func termGrowsWithEachOwner(k *kit) {
 	last := int64(0)
 	term := func(what string, grows bool) core.PartitionState {
 		u := k.partitions(watch.heartbeat())[0]
-		if grows && u.Term <= last || !grows && u.Term != last {
-			k.fail("%s: the partition's term is %d after %d", what, u.Term, last)
-		}
+		k.failIf(grows && u.Term <= last || !grows && u.Term != last, "%s: the partition's term is %d after %d", what, u.Term, last)
 		last = u.Term
 		return u
 	}
@@ -62,12 +60,9 @@ func earlierReleaseChangesNothing(k *kit) {
 	now := k.partitions(m.heartbeat())[0]
 	for _, by := range []*member{m, k.join(2)} {
 		ok, err := by.tryRelease(us[0], 42, low[0].Ref)
-		if err != nil || !ok {
-			k.fail("a partition was released before, and taken again, and the release was sent again: got %v and %v, want true", ok, err)
-		}
-		if u := k.partitions(m.heartbeat())[0]; u != now {
-			k.fail("a release of an earlier term changed the partition from %+v to %+v", now, u)
-		}
+		k.failIf(err != nil || !ok, "a partition was released before, and taken again, and the release was sent again: got %v and %v, want true", ok, err)
+		u := k.partitions(m.heartbeat())[0]
+		k.failIf(u != now, "a release of an earlier term changed the partition from %+v to %+v", now, u)
 		m.holder("a release of an earlier term named it", 0, low[0].Ref)
 		m.holder("a release of an earlier term did not name it", m.self.Session, low[1].Ref)
 	}
@@ -81,11 +76,9 @@ func releaseNeedsItsTerm(k *kit) {
 	m, us, low, _ := k.handover()
 	later := us[0]
 	later.Term++
-	if _, err := m.tryRelease(later, 42, low[0].Ref); !errors.Is(err, core.ErrFenced) {
-		k.fail("a partition was released in a term that has not begun: got %v, want core.ErrFenced", err)
-	}
-	if u := k.partitions(m.heartbeat())[0]; u != us[0] {
-		k.fail("a release of another term changed the partition from %+v to %+v", us[0], u)
-	}
+	_, err := m.tryRelease(later, 42, low[0].Ref)
+	k.failIf(!errors.Is(err, core.ErrFenced), "a partition was released in a term that has not begun: got %v, want core.ErrFenced", err)
+	u := k.partitions(m.heartbeat())[0]
+	k.failIf(u != us[0], "a release of another term changed the partition from %+v to %+v", us[0], u)
 	m.holder("a release of another term named it", 0, low[0].Ref)
 }

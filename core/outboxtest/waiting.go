@@ -22,16 +22,11 @@ var waitingChecks = []named{
 func (k *kit) expectWaiting(what string, got []core.BlockedRecord, want ...core.BlockedRecord) {
 	for _, w := range want {
 		at := slices.IndexFunc(got, func(g core.BlockedRecord) bool { return g.Seq == w.Seq && g.Why == w.Why })
-		if at < 0 {
-			k.fail("%s: the record %d with key %q waits (%d) and is not answered", what, w.Seq, w.Key, w.Why)
-		}
-		if g := got[at]; g != w {
-			k.fail("%s: got %+v, want %+v", what, g, w)
-		}
+		k.failIf(at < 0, "%s: the record %d with key %q waits (%d) and is not answered", what, w.Seq, w.Key, w.Why)
+		g := got[at]
+		k.failIf(g != w, "%s: got %+v, want %+v", what, g, w)
 	}
-	if len(got) != len(want) {
-		k.fail("%s: %d are said to wait, want %d: %+v", what, len(got), len(want), got)
-	}
+	k.failIf(len(got) != len(want), "%s: %d are said to wait, want %d: %+v", what, len(got), len(want), got)
 }
 
 func waits(r *core.Record, why core.BlockReason, holder core.Session, version int64) core.BlockedRecord {
@@ -43,18 +38,13 @@ func waits(r *core.Record, why core.BlockReason, holder core.Session, version in
 // version asks for the version that a record which waits has now.
 func (m *member) version(ref core.Ref) int64 {
 	p := m.again(ref)
-	if len(p.RecheckedBlocked) != 1 {
-		m.k.fail("a record that waits was asked for again: %d wait", len(p.RecheckedBlocked))
-	}
+	m.k.failIf(len(p.RecheckedBlocked) != 1, "a record that waits was asked for again: %d wait", len(p.RecheckedBlocked))
 	return p.RecheckedBlocked[0].Version
 }
 
 // Without this a new owner hands out a record while an earlier one of its key waits, or is out at another member.
 func newlyOwnedAnswersBlockedRecords(k *kit) {
-	a, b := k.join(2), k.join(2)
-	low, high := core.SlotRange(0, 32), core.SlotRange(32, 64)
-	a.claim(low)
-	b.claim(high)
+	a, b := k.halves()
 	kl, kh := k.keyIn(low, 0), k.keyIn(high, 0)
 	rs := a.find(k.stage(k.row(key(kl)), k.row(key(kh)), k.row(key(kl)), k.row(id(k.idIn(low))), k.row(id(k.idIn(low))),
 		k.row(id(k.idIn(low))), k.row(key(kl)))...)
@@ -64,9 +54,7 @@ func newlyOwnedAnswersBlockedRecords(k *kit) {
 	a.hold(rs[2].Ref, rs[4].Ref)
 	fresh := func(m *member, s core.Slots) []core.BlockedRecord {
 		p := m.read(core.ReadRequest{NewlyOwned: []core.RouteSlots{k.part(s)}, Limit: 100})
-		if p.MoreBlocked {
-			k.fail("%d wait, with the limit 100, and the page says that there are more", len(p.Blocked))
-		}
+		k.failIf(p.MoreBlocked, "%d wait, with the limit 100, and the page says that there are more", len(p.Blocked))
 		return p.Blocked
 	}
 	retry := waits(&rs[0], core.BlockedByRetry, 0, a.version(rs[0].Ref))
@@ -87,8 +75,7 @@ func newlyOwnedAnswersBlockingHeadsIfAsked(k *kit) {
 		core.Published(&rs[2]),
 		core.Abandon(&rs[4], waybill.ReasonAttempts, errNo))
 	request := core.ReadRequest{
-		NewlyOwned: []core.RouteSlots{k.all()}, Keys: []core.KeyRange{{Route: k.route, Key: "k", To: forever, Limit: 10}},
-		Limit: 100, Bytes: 1 << 20,
+		NewlyOwned: []core.RouteSlots{k.all()}, Keys: k.ofKey("k", 10), Limit: 100, Bytes: 1 << 20,
 	}
 	for _, blocks := range [][]string{nil, {k.route + "-x"}} {
 		request.Blocks = blocks
@@ -99,9 +86,8 @@ func newlyOwnedAnswersBlockingHeadsIfAsked(k *kit) {
 	request.Blocks = []string{k.route}
 	p := m.read(request)
 	for what, got := range map[string][]core.BlockedRecord{"on a route that blocks": p.Blocked, "of a key that blocks": p.Keys[0].Blocked} {
-		if len(got) != 1 || got[0].Seq != rs[0].Seq || got[0].Why != core.BlockedByAbandoned || got[0].Key != "k" {
-			k.fail("one record was abandoned after its attempts, one cancelled, one published, one without a key abandoned: %s %+v, want the first", what, got)
-		}
+		k.failIf(len(got) != 1 || got[0].Seq != rs[0].Seq || got[0].Why != core.BlockedByAbandoned || got[0].Key != "k",
+			"one record was abandoned after its attempts, one cancelled, one published, one without a key abandoned: %s %+v, want the first", what, got)
 	}
 }
 
@@ -124,18 +110,13 @@ func newlyOwnedComesInPages(k *kit) {
 		for more := true; more; {
 			p := by.read(request)
 			for _, w := range p.Blocked {
-				if w.Seq <= request.NewlyOwnedAfter {
-					k.fail("the waiting records after %d were asked for, and %d follows", request.NewlyOwnedAfter, w.Seq)
-				}
+				k.failIf(w.Seq <= request.NewlyOwnedAfter, "the waiting records after %d were asked for, and %d follows", request.NewlyOwnedAfter, w.Seq)
 				got, request.NewlyOwnedAfter = append(got, w.Seq), w.Seq
 			}
-			if more = p.MoreBlocked; more && len(p.Blocked) == 0 {
-				k.fail("a page has no waiting record and says that there are more")
-			}
+			more = p.MoreBlocked
+			k.failIf(more && len(p.Blocked) == 0, "a page has no waiting record and says that there are more")
 		}
-		if !slices.Equal(got, want) {
-			k.fail("%d records wait, and pages of %d show %v, want %v", len(want), limit, got, want)
-		}
+		k.failIf(!slices.Equal(got, want), "%d records wait, and pages of %d show %v, want %v", len(want), limit, got, want)
 	}
 }
 
@@ -162,9 +143,8 @@ func keyAnswersWhatHoldsIt(k *kit) {
 		}, Limit: 1, Bytes: 1 << 20})
 		k.expectWaiting("the record that blocks a key, before the range that was asked for", p.Keys[0].Blocked, c.want...)
 		k.expectWaiting("the record that blocks an unused key", p.Keys[1].Blocked)
-		if got := ids(p.Keys[0].Records); !slices.Equal(got, ids(rs[3:])) {
-			k.fail("the records of a key behind the third were asked for: got %s, want [3]", suitetest.Names(got, ids(rs)))
-		}
+		got := ids(p.Keys[0].Records)
+		k.failIf(!slices.Equal(got, ids(rs[3:])), "the records of a key behind the third were asked for: got %s, want [3]", suitetest.Names(got, ids(rs)))
 	}
 }
 
@@ -183,13 +163,11 @@ func againLeavesOutWhatIsGone(k *kit) {
 		for i := range p.Rechecked {
 			live[p.Rechecked[i].Seq] = p.Rechecked[i].Holder
 		}
-		if want := map[int64]core.Session{rs[3].Seq: m.self.Session, rs[4].Seq: 0}; fmt.Sprint(live) != fmt.Sprint(want) {
-			k.fail("asked again for one published, one abandoned, one that waits, one held, one ready and two that never were: sequences and holders are %v, want %v", live, want)
-		}
-		if len(p.RecheckedBlocked) != 1 || p.RecheckedBlocked[0].Seq != rs[2].Seq || p.RecheckedBlocked[0].Why != core.BlockedByRetry ||
-			p.RecheckedBlocked[0].Key != "k" {
-			k.fail("asked again for one that waits for its next attempt, and others: %+v wait", p.RecheckedBlocked)
-		}
+		want := map[int64]core.Session{rs[3].Seq: m.self.Session, rs[4].Seq: 0}
+		k.failIf(fmt.Sprint(live) != fmt.Sprint(want),
+			"asked again for one published, one abandoned, one that waits, one held, one ready and two that never were: sequences and holders are %v, want %v", live, want)
+		k.failIf(len(p.RecheckedBlocked) != 1 || p.RecheckedBlocked[0].Seq != rs[2].Seq || p.RecheckedBlocked[0].Why != core.BlockedByRetry || p.RecheckedBlocked[0].Key != "k",
+			"asked again for one that waits for its next attempt, and others: %+v wait", p.RecheckedBlocked)
 	}
 }
 
@@ -209,20 +187,15 @@ func holdOfGoneSessionIsNone(k *kit) {
 		p := by.read(core.ReadRequest{NewlyOwned: []core.RouteSlots{k.all()}, Ranges: []core.Range{wide(k.all())}, Limit: 100, Bytes: 1 << 20})
 		k.expectWaiting("its holder is gone", p.Blocked, waits(&rs[0], core.BlockedByRetry, 0, by.version(rs[0].Ref)))
 		for _, r := range p.Ranges[0].Records {
-			if r.Holder != 0 {
-				k.fail("its holder is gone, and a record is held by session %d", r.Holder)
-			}
+			k.failIf(r.Holder != 0, "its holder is gone, and a record is held by session %d", r.Holder)
 		}
 		rs = append(rs[:1], by.find(ids(rs[1:])...)...) // a crash may have changed their versions
 		by.hold(rs[1].Ref, rs[2].Ref)
 		d := by.due(10)
-		if len(d.Retries) != 1 {
-			k.fail("its holder is gone, and %d retries are due, want 1", len(d.Retries))
-		}
-		if r := d.Retries[0]; r.Crashes != crashes || r.Attempts != 1 || !r.Failed {
-			k.fail("a retry that was held has crashes %d, attempts %d, failed %v; want %d crashes", r.Crashes, r.Attempts,
-				r.Failed, crashes)
-		}
+		k.failIf(len(d.Retries) != 1, "its holder is gone, and %d retries are due, want 1", len(d.Retries))
+		r := d.Retries[0]
+		k.failIf(r.Crashes != crashes || r.Attempts != 1 || !r.Failed,
+			"a retry that was held has crashes %d, attempts %d, failed %v; want %d crashes", r.Crashes, r.Attempts, r.Failed, crashes)
 		by.settle(core.Published(&d.Retries[0]), core.Published(&rs[1]), core.Published(&rs[2]))
 		by.free(core.AllSlots)
 	}

@@ -27,12 +27,9 @@ func lastCoversThePage(k *kit) {
 	for range 5 {
 		rs := m.some(3)
 		p := m.read(core.ReadRequest{Last: last, Limit: 1, Bytes: 1})
-		if p.Last < rs[2].Seq || p.Last < last {
-			k.fail("a page says that the last number is %d; %d was seen before, and %d in a record", p.Last, last, rs[2].Seq)
-		}
-		if p.Upper == 0 {
-			k.fail("numbers were drawn since the caller saw %d, and the page has no Upper", last)
-		}
+		k.failIf(p.Last < rs[2].Seq || p.Last < last,
+			"a page says that the last number is %d; %d was seen before, and %d in a record", p.Last, last, rs[2].Seq)
+		k.failIf(p.Upper == 0, "numbers were drawn since the caller saw %d, and the page has no Upper", last)
 		last = p.Last
 	}
 }
@@ -97,9 +94,7 @@ func pageNamesARunningTransaction(k *kit) {
 		later := k.stage(k.row())
 		rs, settled := w.page(m)
 		at := slices.IndexFunc(rs, func(r core.Record) bool { return r.ID == later[0] })
-		if at < 0 {
-			k.fail("a committed record is not ready")
-		}
+		k.failIf(at < 0, "a committed record is not ready")
 		later2 := rs[at].Seq
 		k.stage(k.row())
 		for range 3 {
@@ -172,9 +167,8 @@ func (s *storm) reader(k *kit, m *member, done func() bool) {
 			}
 			seen[r.ID] = true
 			// A page shows the numbers that it settles; settled is of the pages before.
-			if r.Seq <= settled && s.age(k, r.ID) > k.traits.Bound {
-				k.fail("a record with number %d showed after a page that said that all up to %d is shown", r.Seq, settled)
-			}
+			k.failIf(r.Seq <= settled && s.age(k, r.ID) > k.traits.Bound,
+				"a record with number %d showed after a page that said that all up to %d is shown", r.Seq, settled)
 		}
 		settled = now
 		if last {
@@ -185,13 +179,9 @@ func (s *storm) reader(k *kit, m *member, done func() bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for id, committed := range s.committed {
-		if seen[id] != committed {
-			k.fail("a record whose transaction committed (%v) was seen: %v", committed, seen[id])
-		}
+		k.failIf(seen[id] != committed, "a record whose transaction committed (%v) was seen: %v", committed, seen[id])
 	}
-	if len(seen) == 0 {
-		k.fail("no transaction committed")
-	}
+	k.failIf(len(seen) == 0, "no transaction committed")
 }
 
 // age is how long ago the record's transaction began.

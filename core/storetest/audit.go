@@ -8,7 +8,6 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/waybill-go/waybill/admin/audit"
-	"github.com/waybill-go/waybill/core"
 )
 
 var auditChecks = []named{
@@ -18,10 +17,7 @@ var auditChecks = []named{
 // The audit record returns each line as it was written, cut, the newest first and in pages. The store numbers lines,
 // and gives them its time. A line that says too little is refused. OP-21.
 func auditRecordIsAddedTo(k *kit) {
-	r, ok := core.As[audit.Recorder](k.store)
-	if !ok {
-		k.undeclared("an audit record")
-	}
+	r := capability[audit.Recorder](k)
 	act := k.route // of this check alone: others write to the record, too
 	line := func(phase, result string) audit.Entry {
 		e := audit.Entry{
@@ -49,21 +45,17 @@ func auditRecordIsAddedTo(k *kit) {
 			got = append(got, page[0])
 		}
 	}
-	if len(got) != 2 || got[0].Phase != "end" || got[1].Phase != "begin" {
-		k.fail("two lines were written, and then listed: %+v", got)
-	}
+	k.failIf(len(got) != 2 || got[0].Phase != "end" || got[1].Phase != "begin",
+		"two lines were written, and then listed: %+v", got)
 	for i := range got {
 		g, w := got[i], written[1-i]
 		w.User = "ada\ufffd\ufffd"
 		w.Result = w.Result[:min(len(w.Result), 4096)]
-		if diff := cmp.Diff(w, g, cmpopts.IgnoreFields(audit.Entry{}, "Number", "At", "Role")); diff != "" {
-			k.fail("a line came back changed (-written +read):\n%s", diff)
-		}
-		if time.Since(g.At).Abs() > time.Hour || g.Number == 7 && g.At.Unix() == 7 || g.Role == "eve" {
-			k.fail("the writer has chosen the number, the time or the role of a line: %d, %v, %q", g.Number, g.At, g.Role)
-		}
+		diff := cmp.Diff(w, g, cmpopts.IgnoreFields(audit.Entry{}, "Number", "At", "Role"))
+		k.failIf(diff != "", "a line came back changed (-written +read):\n%s", diff)
+		k.failIf(time.Since(g.At).Abs() > time.Hour || g.Number == 7 && g.At.Unix() == 7 || g.Role == "eve",
+			"the writer has chosen the number, the time or the role of a line: %d, %v, %q", g.Number, g.At, g.Role)
 	}
-	if err := r.AppendAudit(k.ctx, audit.Entry{Act: act, Phase: "middle"}); err == nil {
-		k.fail("a line without an action, and with an unknown phase, was taken")
-	}
+	err := r.AppendAudit(k.ctx, audit.Entry{Act: act, Phase: "middle"})
+	k.failIf(err == nil, "a line without an action, and with an unknown phase, was taken")
 }

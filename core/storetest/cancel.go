@@ -49,9 +49,7 @@ func cancelEnds(k *kit) {
 	if got[6] == waybill.CancelNotFound { // named for the second time: a store can work key by key
 		want[6] = got[6]
 	}
-	if !slices.Equal(got, want) {
-		k.fail("cancel answered %v, want %v", got, want)
-	}
+	k.failIf(!slices.Equal(got, want), "cancel answered %v, want %v", got, want)
 	k.commit(tx)
 	k.cancel("a second time, by id", waybill.CancelNotFound, k.byID(ids[0]))
 	k.cancel("a second time, by dedupe key", waybill.CancelNotFound, k.byKey("k"))
@@ -115,10 +113,7 @@ func cancelSaysMaybe(k *kit) {
 		{"rejected", outs{no(far)}, waybill.CancelDone},
 		{"unknown", outs{put(true)}, waybill.CancelUncertain},
 		{"unknown, then rejected", outs{put(true), no(far)}, waybill.CancelUncertain},
-		{"rejected, with an earlier try unknown", outs{func(r *core.Record) core.Outcome {
-			return core.Retry(r, errNo,
-				far).WithUnknown()
-		}}, waybill.CancelUncertain},
+		{"rejected, with an earlier try unknown", outs{func(r *core.Record) core.Outcome { return core.Retry(r, errNo, far).WithUnknown() }}, waybill.CancelUncertain},
 	} {
 		id := k.stage(k.msg(waybill.DedupeKey(strconv.Itoa(i))))[0]
 		for _, fn := range tc.settle {
@@ -216,14 +211,11 @@ func cancelRolledBackLeavesMessage(k *kit) {
 	k.rollback(tx)
 	k.expire(lax())
 	got := recordIDs(k.drain(len(ids)))
-	if slices.Index(got, ids[0]) > slices.Index(got, ids[3]) {
-		k.fail("a message was handed out before the head of its key, whose cancelling had been rolled back")
-	}
+	k.failIf(slices.Index(got, ids[0]) > slices.Index(got, ids[3]),
+		"a message was handed out before the head of its key, whose cancelling had been rolled back")
 	slices.Sort(got)
 	slices.Sort(ids)
-	if !slices.Equal(got, ids) {
-		k.fail("handed out other messages than those whose cancelling was rolled back")
-	}
+	k.failIf(!slices.Equal(got, ids), "handed out other messages than those whose cancelling was rolled back")
 	k.none("all were sent")
 }
 
@@ -234,17 +226,14 @@ func cancelWithinATransaction(k *kit) {
 	k.stageNow(old)
 	tx := k.begin()
 	k.mustStage(tx, m)
-	if got := k.cancelIn(tx, k.byKey("k"), k.byKey("l")); got[0] != waybill.CancelDone || got[1] != waybill.CancelDone {
-		k.fail("cancel answered %v", got)
-	}
-	if got := k.cancelIn(tx, k.byKey("k"), k.byKey("l")); got[0] != waybill.CancelNotFound || got[1] != waybill.CancelNotFound {
-		k.fail("cancel answered %v the second time", got)
-	}
+	got := k.cancelIn(tx, k.byKey("k"), k.byKey("l"))
+	k.failIf(got[0] != waybill.CancelDone || got[1] != waybill.CancelDone, "cancel answered %v", got)
+	got = k.cancelIn(tx, k.byKey("k"), k.byKey("l"))
+	k.failIf(got[0] != waybill.CancelNotFound || got[1] != waybill.CancelNotFound,
+		"cancel answered %v the second time", got)
 	again, anew := k.msg(waybill.DedupeKey("k")), k.msg(waybill.DedupeKey("l"))
 	for i, s := range k.mustStage(tx, again, anew) {
-		if s.Duplicate || s.Replaced != waybill.CancelNotFound {
-			k.fail("message %d, staged after its twin was cancelled, is answered with %+v", i, s)
-		}
+		k.failIf(s.Duplicate || s.Replaced != waybill.CancelNotFound, "message %d, staged after its twin was cancelled, is answered with %+v", i, s)
 	}
 	k.commit(tx)
 	k.drainIDs([]string{again.ID, anew.ID})
@@ -283,18 +272,15 @@ func cancelRefusesBadKeys(k *kit) {
 		"a long lane": {Route: long, ID: id},
 	} {
 		_, err := tx.(Canceller).Cancel(k.ctx, k.byID(id), key) //nolint:forcetypeassert // canCancel has looked
-		if !errors.Is(err, waybill.ErrInvalid) {
-			k.fail("cancel, %s: got %v, want a match with waybill.ErrInvalid", name, err)
-		}
+		k.failIf(!errors.Is(err, waybill.ErrInvalid), "cancel, %s: got %v, want a match with waybill.ErrInvalid", name, err)
 	}
 	for name, m := range map[string]waybill.Message{
 		"replace without key": k.msg(waybill.Replace("")),
 		"long dedupe key":     k.msg(waybill.DedupeKey(long)),
 		"not UTF-8":           k.msg(waybill.DedupeKey("a\xff")),
 	} {
-		if _, err := tx.Stage(k.ctx, m); !errors.Is(err, waybill.ErrInvalid) {
-			k.fail("stage, %s: got %v, want a match with waybill.ErrInvalid", name, err)
-		}
+		_, err := tx.Stage(k.ctx, m)
+		k.failIf(!errors.Is(err, waybill.ErrInvalid), "stage, %s: got %v, want a match with waybill.ErrInvalid", name, err)
 	}
 	k.commit(tx)
 	k.drainIDs([]string{id})
@@ -353,9 +339,8 @@ func cancelRacesWithHandOut(k *kit) {
 		}
 	})
 	for i := range msgs {
-		if s, c := sent[msgs[i].ID], cancelled[msgs[i].ID]; s+c != 1 {
-			k.fail("message %d was published %d times and cancelled %d times", i, s, c)
-		}
+		s, c := sent[msgs[i].ID], cancelled[msgs[i].ID]
+		k.failIf(s+c != 1, "message %d was published %d times and cancelled %d times", i, s, c)
 	}
 	k.none("all were published or cancelled")
 }
@@ -365,21 +350,19 @@ func laneIsHandedOutApart(k *kit) {
 	high, low, normal := k.msg(waybill.InLane(waybill.LaneHigh)), k.msg(waybill.InLane(waybill.LaneLow), waybill.DedupeKey("l")), k.msg()
 	staged := k.stageNow(high, low, normal)
 	for i, l := range []waybill.Lane{waybill.LaneHigh, waybill.LaneLow, waybill.LaneNormal} {
-		if staged[i].Route != waybill.LaneRoute(k.route, l) {
-			k.fail("a message in lane %q was staged on route %q", l, staged[i].Route)
-		}
+		k.failIf(staged[i].Route != waybill.LaneRoute(k.route, l), "a message in lane %q was staged on route %q", l, staged[i].Route)
 	}
 	k.takeIDs([]string{normal.ID})
 	k.none("the others are in other lanes")
 	k.inLane(waybill.LaneHigh).drainIDs([]string{high.ID})
 	tx := k.begin()
 	if _, ok := tx.(Canceller); ok {
-		if got := k.cancelIn(tx, k.byID(low.ID), waybill.CancelKey{
+		got := k.cancelIn(tx, k.byID(low.ID), waybill.CancelKey{
 			Route: waybill.LaneRoute(k.route, waybill.LaneLow),
 			ID:    low.ID,
-		}); got[0] != waybill.CancelNotFound || got[1] != waybill.CancelDone {
-			k.fail("cancel of a message in a lane, by its route and by its lane: %v, want %v and %v", got, waybill.CancelNotFound, waybill.CancelDone)
-		}
+		})
+		k.failIf(got[0] != waybill.CancelNotFound || got[1] != waybill.CancelDone,
+			"cancel of a message in a lane, by its route and by its lane: %v, want %v and %v", got, waybill.CancelNotFound, waybill.CancelDone)
 		k.commit(tx)
 		k.inLane(waybill.LaneLow).none("it was cancelled")
 		return
@@ -393,18 +376,13 @@ func expiredIsAbandoned(k *kit) {
 	before := time.Now()
 	id := k.stage(k.msg(waybill.TTL(far)))[0]
 	r := k.takeIDs([]string{id})[0]
-	if d := r.Envelope.Expires.Sub(before); d < far-time.Second || d > far+time.Since(before)+time.Second {
-		k.fail("a message with a time to live of %s expires in %s", far, d)
-	}
-	if !r.Expires || r.Life <= 0 || r.Life > far {
-		k.fail("a message with a time to live of %s has %s left, expires: %v", far, r.Life, r.Expires)
-	}
+	d := r.Envelope.Expires.Sub(before)
+	k.failIf(d < far-time.Second || d > far+time.Since(before)+time.Second,
+		"a message with a time to live of %s expires in %s", far, d)
+	k.failIf(!r.Expires || r.Life <= 0 || r.Life > far, "a message with a time to live of %s has %s left, expires: %v", far, r.Life, r.Expires)
 	k.settle(core.Abandon(&r, waybill.ReasonExpired, errors.New("its time was over")))
 	k.none("it was abandoned")
 	if rec, ok := k.stored(id); ok && rec != nil {
-		k.state("after it expired", id, StoredRecord{
-			State: core.StateAbandoned, Reason: waybill.ReasonExpired,
-			LastError: "its time was over",
-		})
+		k.state("after it expired", id, StoredRecord{State: core.StateAbandoned, Reason: waybill.ReasonExpired, LastError: "its time was over"})
 	}
 }

@@ -39,11 +39,7 @@ func (k *kit) cleaner() core.Cleaner { return capability[core.Cleaner](k) }
 // retaining returns a kit on a store with retention r, on a route of its own.
 func (k *kit) retaining(r waybill.Retention) *kit {
 	k.cleaner()
-	h, ok := core.As[Retainer](k.h)
-	if !ok {
-		k.undeclared("Retainer")
-	}
-	other, err := h.WithRetention(k.ctx, r)
+	other, err := needs[Retainer](k, k.h).WithRetention(k.ctx, r)
 	k.must("open with a retention", err)
 	return k.other(other)
 }
@@ -59,9 +55,7 @@ func (k *kit) clean() core.Cleaned {
 	for w := (suitetest.Wait{}); ; n++ {
 		done, err := c.Clean(k.ctx, owner, short)
 		k.must("clean", err)
-		if !done.Leader && (done.Expired > 0 || len(done.Deleted) > 0) {
-			k.fail("a cleaner that was not elected cleaned: %+v", done)
-		}
+		k.failIf(!done.Leader && (done.Expired > 0 || len(done.Deleted) > 0), "a cleaner that was not elected cleaned: %+v", done)
 		all.Expired += done.Expired
 		for kind, n := range done.Deleted {
 			all.Deleted[kind] += n
@@ -69,9 +63,7 @@ func (k *kit) clean() core.Cleaned {
 		if done.Leader && !done.More {
 			return all
 		}
-		if n > maxCleans || !done.Leader && !w.Again(k.ctx) {
-			k.fail("no end of cleaning, or no cleaner elected, after %d calls", n)
-		}
+		k.failIf(n > maxCleans || !done.Leader && !w.Again(k.ctx), "no end of cleaning, or no cleaner elected, after %d calls", n)
 	}
 }
 
@@ -99,27 +91,17 @@ func cleanElectsOne(k *kit) {
 		return done.Leader
 	}
 	for w := (suitetest.Wait{}); !elected(a, short); {
-		if !w.Again(k.ctx) {
-			k.fail("no cleaner was elected within %s", suitetest.Patience)
-		}
+		k.failIf(!w.Again(k.ctx), "no cleaner was elected within %s", suitetest.Patience)
 	}
 	start := time.Now()
-	if !elected(a, short) {
-		k.fail("the cleaner could not renew its lease")
-	}
+	k.failIf(!elected(a, short), "the cleaner could not renew its lease")
 	// A slow machine may let the lease end here.
-	if elected(b, short) && time.Since(start) < short-slack {
-		k.fail("two cleaners were elected at once")
-	}
+	k.failIf(elected(b, short) && time.Since(start) < short-slack, "two cleaners were elected at once")
 	k.expire(short)
 	k.expire(short)
 	start = time.Now() // the lease begins with the call, which may be slow to return
-	if !elected(b, short) {
-		k.fail("no cleaner was elected although the lease had ended")
-	}
-	if elected(a, short) && time.Since(start) < short-slack {
-		k.fail("a cleaner was elected that had lost its lease, while another had it")
-	}
+	k.failIf(!elected(b, short), "no cleaner was elected although the lease had ended")
+	k.failIf(elected(a, short) && time.Since(start) < short-slack, "a cleaner was elected that had lost its lease, while another had it")
 	var n int
 	k.expire(short)
 	results := make([]bool, 8)
@@ -134,9 +116,7 @@ func cleanElectsOne(k *kit) {
 			n++
 		}
 	}
-	if n != 1 && time.Since(start) < short-slack {
-		k.fail("%d of %d cleaners at once were elected", n, len(results))
-	}
+	k.failIf(n != 1 && time.Since(start) < short-slack, "%d of %d cleaners at once were elected", n, len(results))
 }
 
 // A record that expires while it waits for a time is abandoned as expired, whether it is scheduled or to be retried.
@@ -149,9 +129,8 @@ func cleanSweeps(k *kit) {
 	k.retry(k.takeIDs(failed)[0], far)
 	lasting := k.stage(k.msg(), k.msg(waybill.TTL(far)))
 	waiting := k.stage(k.msg(waybill.TTL(ttl)), k.msg(waybill.TTL(ttl), waybill.Delay(ttl/2)))
-	if done := k.clean(); done.Expired != 0 {
-		k.fail("%d were swept before anything had expired", done.Expired)
-	}
+	done := k.clean()
+	k.failIf(done.Expired != 0, "%d were swept before anything had expired", done.Expired)
 	k.expire(ttl)
 	due, scheduled := waiting[0], waiting[1]
 	swept := k.clean().Expired
@@ -160,14 +139,12 @@ func cleanSweeps(k *kit) {
 	}
 	k.is("after the sweep", due, core.StatePending, waybill.ReasonNone)
 	found := k.drainPast(append(lasting, due), due)
-	if want := len(failed) + len(waiting); swept != 2 || swept+found != want {
-		k.fail("%d were swept, and %d were found expired by their owner, want %d in all", swept, found, want)
-	}
+	want := len(failed) + len(waiting)
+	k.failIf(swept != 2 || swept+found != want, "%d were swept, and %d were found expired by their owner, want %d in all", swept, found, want)
 	k.none("the rest is expired or held")
 	k.published(held...) // it was its member's
-	if done := k.clean(); done.Expired != 0 {
-		k.fail("%d were swept again", done.Expired)
-	}
+	done = k.clean()
+	k.failIf(done.Expired != 0, "%d were swept again", done.Expired)
 }
 
 // A swept message no longer blocks its key. An expired message behind it is then due: its owner finds out. ST-11 OR-02.
@@ -183,9 +160,7 @@ func cleanFreesKeys(k *kit) {
 	swept := k.clean().Expired
 	k.is("after the sweep", head[0], core.StateAbandoned, waybill.ReasonExpired)
 	found := k.drainPast(rest, rest[0], rest[2])
-	if swept != 1 || swept+found != 3 {
-		k.fail("%d were swept, and %d were found expired by their owner, want 1, and 3 in all", swept, found)
-	}
+	k.failIf(swept != 1 || swept+found != 3, "%d were swept, and %d were found expired by their owner, want 1, and 3 in all", swept, found)
 	k.none("all are settled")
 }
 
@@ -195,9 +170,7 @@ func (k *kit) drainPast(ids []string, expired ...string) (n int) {
 	for i, id := range ids {
 		r := k.takeIDs(ids[i : i+1])[0]
 		past := r.Expires && r.Life <= 0
-		if past != slices.Contains(expired, id) {
-			k.fail("message %d of %d has %s left, expires: %v", i, len(ids), r.Life, r.Expires)
-		}
+		k.failIf(past != slices.Contains(expired, id), "message %d of %d has %s left, expires: %v", i, len(ids), r.Life, r.Expires)
 		if !past {
 			k.published(r)
 			continue
@@ -226,9 +199,8 @@ func cleanSweepsUnowned(k *kit) {
 	for _, of := range []string{"a route that was never served", "a route whose member has left"} {
 		ids, lasts := k.sweepable(short)
 		k.expire(short)
-		if done := k.clean(); done.Expired != len(ids) {
-			k.fail("%s: %d were swept, want %d", of, done.Expired, len(ids))
-		}
+		done := k.clean()
+		k.failIf(done.Expired != len(ids), "%s: %d were swept, want %d", of, done.Expired, len(ids))
 		for _, id := range ids {
 			k.is(of, id, core.StateAbandoned, waybill.ReasonExpired)
 		}
@@ -254,9 +226,7 @@ func cleanLeavesOwned(k *kit) {
 	}
 	partitions := heartbeat(core.HeartbeatRequest{Join: true}).Partitions
 	at := slices.IndexFunc(partitions, func(u core.PartitionState) bool { return u.Partition.Route == k.route })
-	if at < 0 {
-		k.fail("a route that is served has no partition")
-	}
+	k.failIf(at < 0, "a route that is served has no partition")
 	mine := partitions[at].Partition
 	heartbeat(core.HeartbeatRequest{Transfers: []core.Transfer{{Partition: mine, To: self.Session}}})
 	tx := k.begin()
@@ -273,17 +243,14 @@ func cleanLeavesOwned(k *kit) {
 	k.commit(tx)
 	k.expire(short)
 	swept := k.clean().Expired
-	if swept != len(others) {
-		k.fail("%d were swept, though %d have no owner", swept, len(others))
-	}
+	k.failIf(swept != len(others), "%d were swept, though %d have no owner", swept, len(others))
 	for _, id := range owned {
 		k.is("in the partition of a live member", id, core.StatePending, waybill.ReasonNone)
 	}
 	heartbeat(core.HeartbeatRequest{Leave: true})
 	swept += k.clean().Expired
-	if want := len(owned) + len(others); swept != want {
-		k.fail("%d were swept, want %d", swept, want)
-	}
+	want := len(owned) + len(others)
+	k.failIf(swept != want, "%d were swept, want %d", swept, want)
 }
 
 // With no retention at all every unsettled record stays, and every abandoned one goes, counted by reason. DB-09.
@@ -299,13 +266,10 @@ func cleanKeepsUnsettled(k *kit) {
 	k.retry(k.takeIDs(failed)[0], far)
 	ready := k.stage(k.msg(), k.msg(waybill.Delay(far)))
 	done := k.clean()
-	if n := done.Deleted[core.CleanedKind{State: core.StateAbandoned, Reason: waybill.ReasonUnroutable}]; n < len(abandoned) {
-		k.fail("%d abandoned records were reported as deleted, want %d: %v", n, len(abandoned), done.Deleted)
-	}
+	n := done.Deleted[core.CleanedKind{State: core.StateAbandoned, Reason: waybill.ReasonUnroutable}]
+	k.failIf(n < len(abandoned), "%d abandoned records were reported as deleted, want %d: %v", n, len(abandoned), done.Deleted)
 	for kind, n := range done.Deleted {
-		if !kind.State.Terminal() || n < 1 {
-			k.fail("%d records in state %s were reported as deleted", n, kind.State)
-		}
+		k.failIf(!kind.State.Terminal() || n < 1, "%d records in state %s were reported as deleted", n, kind.State)
 	}
 	for _, id := range abandoned {
 		k.is("after cleaning", id, core.StateNone, waybill.ReasonNone)
@@ -357,30 +321,21 @@ func publishedAreKept(k *kit) {
 	timed.none("all are published")
 	dup := again(timed, ids[0])
 	if in := time.Since(start); in < keep-slack {
-		if !dup {
-			k.fail("a published message could be staged again within its retention")
-		}
+		k.failIf(!dup, "a published message could be staged again within its retention")
 	}
 	timed.expire(keep)
 	done := timed.clean()
-	if n := done.Deleted[core.CleanedKind{State: core.StatePublished}]; n < len(ids) {
-		k.fail("%d published records were reported as deleted, want %d: %v", n, len(ids), done.Deleted)
-	}
-	if again(timed, ids[0]) {
-		k.fail("a published message could not be staged again after its retention")
-	}
+	n := done.Deleted[core.CleanedKind{State: core.StatePublished}]
+	k.failIf(n < len(ids), "%d published records were reported as deleted, want %d: %v", n, len(ids), done.Deleted)
+	k.failIf(again(timed, ids[0]), "a published message could not be staged again after its retention")
 	always := k.retaining(waybill.Retention{Published: -1, Abandoned: atOnce})
 	ids = always.stage(always.msg())
 	always.published(always.takeIDs(ids)...)
 	always.clean()
 	always.is("with a retention for ever", ids[0], core.StatePublished, waybill.ReasonNone)
-	if !again(always, ids[0]) {
-		k.fail("a published message that is kept for ever could be staged again")
-	}
+	k.failIf(!again(always, ids[0]), "a published message that is kept for ever could be staged again")
 	for _, c := range always.counts() {
-		if c.State == core.StatePublished {
-			k.fail("%d published records are counted, want only those that are to be done, or to be looked at", c.N)
-		}
+		k.failIf(c.State == core.StatePublished, "%d published records are counted, want only those that are to be done, or to be looked at", c.N)
 	}
 }
 
@@ -391,8 +346,7 @@ func cleanRefuses(k *kit) {
 		owner string
 		lease time.Duration
 	}{{"", short}, {"me", 0}, {"me", -time.Second}, {"me", core.MaxCleanLease + 1}} {
-		if _, err := c.Clean(k.ctx, bad.owner, bad.lease); !errors.Is(err, waybill.ErrInvalid) {
-			k.fail("clean by owner %q for %s: got %w, want waybill.ErrInvalid", bad.owner, bad.lease, err)
-		}
+		_, err := c.Clean(k.ctx, bad.owner, bad.lease)
+		k.failIf(!errors.Is(err, waybill.ErrInvalid), "clean by owner %q for %s: got %w, want waybill.ErrInvalid", bad.owner, bad.lease, err)
 	}
 }

@@ -63,22 +63,14 @@ func (k *kit) deciding(ctx context.Context, key, id string, a admin.HeadAction) 
 			k.fail("a decision about a due message was answered before its owner carried it out: %w", err)
 		default:
 		}
-		if !w.Again(k.ctx) {
-			k.fail("the owner of a due message is not told of a decision about it")
-		}
+		k.failIf(!w.Again(k.ctx), "the owner of a due message is not told of a decision about it")
 	}
 }
 
 func (k *kit) answer(done <-chan error, within time.Duration) error {
-	t := time.NewTimer(within)
-	defer t.Stop()
-	select {
-	case err := <-done:
-		return err
-	case <-t.C:
-		k.fail("a decision was not answered within %s", within)
-	}
-	return nil
+	err, ok := suitetest.ComeWithin(done, within)
+	k.failIf(!ok, "a decision was not answered within %s", within)
+	return err
 }
 
 // notices returns the notices of the route.
@@ -102,9 +94,8 @@ func decideWithoutOwner(k *kit) {
 
 	ids := k.keys(4, "a")["a"]
 	k.unowned()
-	if err := k.decide("a", ids[1], admin.HeadSkip); !errors.Is(err, waybill.ErrNotFound) {
-		k.fail("a decision about a due message behind another one of its key: %v, want waybill.ErrNotFound", err)
-	}
+	err = k.decide("a", ids[1], admin.HeadSkip)
+	k.failIf(!errors.Is(err, waybill.ErrNotFound), "a decision about a due message behind another one of its key: %v, want waybill.ErrNotFound", err)
 	k.decided("a", ids[0], admin.HeadSkip)
 	k.decided("a", ids[1], admin.HeadSetAside)
 	k.gaveUp(ids[0], waybill.ReasonSkipped, 0)
@@ -124,9 +115,8 @@ func decideThroughOwner(k *kit) {
 		k.decided("a", ids[1], admin.HeadSetAside)
 		k.gaveUp(ids[1], waybill.ReasonSetAside, 0)
 	})
-	if n := len(k.notices()); n > 0 {
-		k.fail("decisions were carried out, and %d notices are left", n)
-	}
+	n := len(k.notices())
+	k.failIf(n > 0, "decisions were carried out, and %d notices are left", n)
 	k.drainIDs(ids[2:])
 	if _, ok := core.As[admin.Redriver](k.store); ok {
 		parked := admin.Filter{Reasons: []waybill.Reason{waybill.ReasonSetAside}}
@@ -144,9 +134,8 @@ func decideWaitsForWhatIsOut(k *kit) {
 	k.owned(func() {
 		done := k.deciding(k.ctx, "a", ids[0], admin.HeadSkip)
 		k.published(out...)
-		if err := k.answer(done, soon()); !errors.Is(err, waybill.ErrNotFound) {
-			k.fail("a decision about a message that was published meanwhile: %v, want waybill.ErrNotFound", err)
-		}
+		err := k.answer(done, soon())
+		k.failIf(!errors.Is(err, waybill.ErrNotFound), "a decision about a message that was published meanwhile: %v, want waybill.ErrNotFound", err)
 	})
 	out = k.driver.promise(k.mustLook()[:1])
 	k.owned(func() {
@@ -162,9 +151,7 @@ func decideWaitsForWhatIsOut(k *kit) {
 func (k *kit) mustLook() []core.Record {
 	ready, err := k.driver.look(k.ctx, k.route)
 	k.must("read", err)
-	if len(ready) == 0 {
-		k.fail("nothing is in line")
-	}
+	k.failIf(len(ready) == 0, "nothing is in line")
 	return ready
 }
 
@@ -174,9 +161,8 @@ func decideStandsWhenNobodyActs(k *kit) {
 	k.keeper()
 	ids := k.keys(2, "a")["a"]
 	done := k.deciding(k.ctx, "a", ids[0], admin.HeadSkip)
-	if err := k.answer(done, stays+soon()); !errors.Is(err, waybill.ErrInFlight) {
-		k.fail("a decision that no owner carries out: %v, want waybill.ErrInFlight", err)
-	}
+	err := k.answer(done, stays+soon())
+	k.failIf(!errors.Is(err, waybill.ErrInFlight), "a decision that no owner carries out: %v, want waybill.ErrInFlight", err)
 	k.drainIDs(ids[1:])
 	k.gaveUp(ids[0], waybill.ReasonSkipped, 0)
 }
@@ -189,9 +175,8 @@ func decideHeedsItsContext(k *kit) {
 	defer cancel()
 	done := k.deciding(ctx, "a", ids[0], admin.HeadSetAside)
 	cancel()
-	if err := k.answer(done, soon()); err == nil {
-		k.fail("a decision that was not carried out was answered with success when its context ended")
-	}
+	err := k.answer(done, soon())
+	k.failIf(err == nil, "a decision that was not carried out was answered with success when its context ended")
 	k.drainIDs(ids[1:])
 	k.gaveUp(ids[0], waybill.ReasonSetAside, 0)
 }

@@ -38,14 +38,11 @@ func (k *kit) decisions(ids ...string) (out []admin.Decision) {
 func (k *kit) results(why string, reason waybill.Reason, asked []admin.Decision, want ...admin.DecisionResult) []admin.Decision {
 	got, err := k.terminator().DecideRecords(k.ctx, admin.DecideRequest{Reason: reason, Decisions: asked})
 	k.must("decide about records", err)
-	if len(got) != len(asked) {
-		k.fail("%s: %d answers to %d decisions", why, len(got), len(asked))
-	}
+	k.failIf(len(got) != len(asked), "%s: %d answers to %d decisions", why, len(got), len(asked))
 	for i, d := range got {
 		same := d.Route == asked[i].Route && d.Seq == asked[i].Seq && d.ID == asked[i].ID
-		if !same || d.Result != want[min(i, len(want)-1)] || (d.Result == admin.DecisionPending) != (d.Number != 0) && asked[i].Number == 0 {
-			k.fail("%s: decision %d is answered with %+v, want it %s", why, i, d, want[min(i, len(want)-1)])
-		}
+		k.failIf(!same || d.Result != want[min(i, len(want)-1)] || (d.Result == admin.DecisionPending) != (d.Number != 0) && asked[i].Number == 0,
+			"%s: decision %d is answered with %+v, want it %s", why, i, d, want[min(i, len(want)-1)])
 	}
 	return got
 }
@@ -68,9 +65,8 @@ func decisionsEndWhatIsFree(k *kit) {
 	dedupe := k.stage(k.msg(waybill.Key("a"), waybill.DedupeKey("d")), k.msg(waybill.Key("a")))
 	k.results("a cancellable one", waybill.ReasonSkipped, k.decisions(dedupe[0]), admin.DecisionCarriedOut)
 	k.drainIDs(dedupe[1:])
-	if s := k.stageNow(k.msg(waybill.DedupeKey("d")))[0]; s.Duplicate {
-		k.fail("the dedupe key of an ended message is not free")
-	}
+	s := k.stageNow(k.msg(waybill.DedupeKey("d")))[0]
+	k.failIf(s.Duplicate, "the dedupe key of an ended message is not free")
 }
 
 // Due records in partitions without an owner are ended at once, wherever they are in their key. The rest keeps its
@@ -91,9 +87,8 @@ func decisionsWithoutOwner(k *kit) {
 	of := func(key string) []string {
 		return slices.DeleteFunc(slices.Clone(got), func(id string) bool { return !slices.Contains(ids[key], id) })
 	}
-	if want := []string{ids["a"][1], ids["a"][3], ids["a"][4]}; !slices.Equal(of("a"), want) || len(of("")) != 3 {
-		k.fail("after decisions about others these were handed out: %s", suitetest.Names(got, rest))
-	}
+	want := []string{ids["a"][1], ids["a"][3], ids["a"][4]}
+	k.failIf(!slices.Equal(of("a"), want) || len(of("")) != 3, "after decisions about others these were handed out: %s", suitetest.Names(got, rest))
 	k.none("the others were ended")
 }
 
@@ -107,13 +102,11 @@ func decisionsThroughOwner(k *kit) {
 	out := k.driver.promise(line) // b, and the one without a key
 	asked := k.results("those of an owner", waybill.ReasonSetAside, k.decisions(ids[:4]...), admin.DecisionPending)
 	again := k.results("those of an owner, asked again", waybill.ReasonSetAside, asked, admin.DecisionPending)
-	if !slices.Equal(asked, again) || len(k.notices()) != len(asked) {
-		k.fail("asked again about %+v the answer is %+v, with %d notices", asked, again, len(k.notices()))
-	}
+	k.failIf(!slices.Equal(asked, again) || len(k.notices()) != len(asked),
+		"asked again about %+v the answer is %+v, with %d notices", asked, again, len(k.notices()))
 	for _, id := range ids[:4] {
-		if st := k.inspect(id).State; st.Terminal() {
-			k.fail("message %s, which its owner can have out, is %s before its owner knows", id, st)
-		}
+		st := k.inspect(id).State
+		k.failIf(st.Terminal(), "message %s, which its owner can have out, is %s before its owner knows", id, st)
 	}
 	k.owned(func() {
 		k.published(held[0], out[0])
@@ -162,9 +155,8 @@ func decisionsLeaveWhatEnded(k *kit) {
 	asked = append(asked[:3:3], wrong, admin.Decision{Route: "no-" + k.route, Seq: asked[4].Seq, ID: ids[4]})
 	k.results("those that ended", waybill.ReasonSkipped, asked,
 		admin.DecisionSuperseded, admin.DecisionSuperseded, admin.DecisionCarriedOut, admin.DecisionSuperseded, admin.DecisionSuperseded)
-	if st := k.inspect(ids[1]); st.Reason != waybill.ReasonRejected {
-		k.fail("a decision changed the reason of an abandoned message to %s", st.Reason)
-	}
+	st := k.inspect(ids[1])
+	k.failIf(st.Reason != waybill.ReasonRejected, "a decision changed the reason of an abandoned message to %s", st.Reason)
 	k.drainIDs(ids[3:])
 }
 
@@ -228,13 +220,11 @@ func decisionsRefuseBadInput(k *kit) {
 		{Reason: waybill.ReasonSkipped, Decisions: make([]admin.Decision, admin.MaxPageLimit+1)},
 	} {
 		_, err := k.terminator().DecideRecords(k.ctx, req)
-		if _, ok := errors.AsType[*waybill.InvalidError](err); !ok {
-			k.fail("%d decisions for reason %q: %v, want a *waybill.InvalidError", len(req.Decisions), req.Reason, err)
-		}
+		_, ok := errors.AsType[*waybill.InvalidError](err)
+		k.failIf(!ok, "%d decisions for reason %q: %v, want a *waybill.InvalidError", len(req.Decisions), req.Reason, err)
 	}
-	if got, err := k.terminator().DecideRecords(k.ctx, admin.DecideRequest{Reason: waybill.ReasonSkipped}); err != nil || len(got) > 0 {
-		k.fail("no decision: %v, %v", got, err)
-	}
+	got, err := k.terminator().DecideRecords(k.ctx, admin.DecideRequest{Reason: waybill.ReasonSkipped})
+	k.failIf(err != nil || len(got) > 0, "no decision: %v, %v", got, err)
 }
 
 // purgeTerminator ends records, and deletes them.
@@ -269,20 +259,15 @@ func decideAll(k *kit) {
 	req := admin.TerminateRequest{Filter: k.mine(admin.Filter{Tenants: []string{"x"}}), Reason: waybill.ReasonSkipped, Page: admin.PageRequest{Limit: 2}}
 	dry := req
 	dry.DryRun = true
-	if sum, err := admin.DecideAll(k.ctx, e, dry, admin.TerminateOptions{}); err != nil || sum != (admin.TerminateResult{Matched: 5}) {
-		k.fail("a dry run: %+v, %v", sum, err)
-	}
+	sum, err := admin.DecideAll(k.ctx, e, dry, admin.TerminateOptions{})
+	k.failIf(err != nil || sum != (admin.TerminateResult{Matched: 5}), "a dry run: %+v, %v", sum, err)
 	told := map[string]admin.DecisionResult{}
 	k.owned(func() {
 		sum, err := admin.DecideAll(k.ctx, e, req, admin.TerminateOptions{Result: func(d admin.Decision) { told[d.ID] = d.Result }})
-		if err != nil || sum != (admin.TerminateResult{Matched: 5, Ended: 5}) {
-			k.fail("five of a tenant: %+v, %v", sum, err)
-		}
+		k.failIf(err != nil || sum != (admin.TerminateResult{Matched: 5, Ended: 5}), "five of a tenant: %+v, %v", sum, err)
 	})
 	for i, id := range x {
-		if told[id] != admin.DecisionCarriedOut || len(told) != 5 {
-			k.fail("the result of record %d is told as %s, with %d others", i, told[id], len(told)-1)
-		}
+		k.failIf(told[id] != admin.DecisionCarriedOut || len(told) != 5, "the result of record %d is told as %s, with %d others", i, told[id], len(told)-1)
 		k.gaveUp(id, waybill.ReasonSkipped, map[int]int{0: 1}[i])
 	}
 	k.drainIDs(y[:4])
@@ -294,15 +279,13 @@ func purgeAll(k *kit) {
 	x, y := k.mixed()
 	k.owned(func() {
 		sum, err := admin.PurgeAll(k.ctx, e, admin.PurgeRequest{Filter: k.mine(admin.Filter{Tenants: []string{"x"}})}, admin.TerminateOptions{})
-		if err != nil || sum.Ended.Ended != 5 || sum.Purged.Matched != 5 || sum.Purged.Deleted != 5 {
-			k.fail("five of a tenant: %+v, %v", sum, err)
-		}
+		k.failIf(err != nil || sum.Ended.Ended != 5 || sum.Purged.Matched != 5 || sum.Purged.Deleted != 5,
+			"five of a tenant: %+v, %v", sum, err)
 	})
 	for _, id := range x {
 		k.gone("after a purge", id)
 	}
-	if s := k.stageNow(k.msg(waybill.ID(x[1])))[0]; s.Duplicate {
-		k.fail("the id of a purged record is a duplicate")
-	}
+	s := k.stageNow(k.msg(waybill.ID(x[1])))[0]
+	k.failIf(s.Duplicate, "the id of a purged record is a duplicate")
 	k.drainIDs(append(y[:4:4], x[1]))
 }

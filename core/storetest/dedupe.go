@@ -36,22 +36,18 @@ func dedupeKeysBelongToTenants(k *kit) {
 	}
 	acme, evil, none := of("acme", waybill.DedupeKey("k")), of("evil", waybill.DedupeKey("k")), of("", waybill.DedupeKey("k"))
 	for i, s := range k.stageNow(acme, evil, none, of("ac", waybill.DedupeKey("mek"))) {
-		if s.Duplicate {
-			k.fail("message %d of four tenants with one dedupe key is a duplicate of %q", i, s.ID)
-		}
+		k.failIf(s.Duplicate, "message %d of four tenants with one dedupe key is a duplicate of %q", i, s.ID)
 	}
 	for _, m := range []waybill.Message{acme, evil, none} {
 		k.expect("again", k.stageNow(of(m.Tenant, waybill.DedupeKey("k")))[0], waybill.Staged{ID: m.ID, Route: k.route, Duplicate: true})
 	}
 	newer := of("evil", waybill.Replace("k"))
-	if s := k.stageNow(newer)[0]; s.Duplicate || s.Replaced != waybill.CancelDone {
-		k.fail("a message that replaces its tenant's: %+v", s)
-	}
+	s := k.stageNow(newer)[0]
+	k.failIf(s.Duplicate || s.Replaced != waybill.CancelDone, "a message that replaces its tenant's: %+v", s)
 	if in, ok := core.As[admin.Inspector](k.store); ok {
 		got, err := in.Inspect(k.ctx, k.route, acme.ID)
-		if k.must("inspect", err); got.DedupeKey != "k" {
-			k.fail("a message that was staged with dedupe key %q is shown with %q", "k", got.DedupeKey)
-		}
+		k.must("inspect", err)
+		k.failIf(got.DedupeKey != "k", "a message that was staged with dedupe key %q is shown with %q", "k", got.DedupeKey)
 	}
 	key := func(tenant string) waybill.CancelKey {
 		return waybill.CancelKey{Route: k.route, Topic: k.topic, DedupeKey: "k", Tenant: tenant}
@@ -70,28 +66,20 @@ func dedupeKeysBelongToTenants(k *kit) {
 func dedupeKeyOfAnotherSourceIsRefused(k *kit) {
 	k.canCancel()
 	of := func(source string, opts ...waybill.MessageOption) waybill.Message {
-		m := k.msg(opts...)
-		m.Source = source
-		return m
+		return k.msg(append(opts, fromSource(source))...)
 	}
 	const a, b = "/storetest/a", "/storetest/b"
 	refused := func(where string, msgs ...waybill.Message) {
-		tx := k.begin()
-		_, err := tx.Stage(k.ctx, msgs...)
-		if waybill.ClassOf(err) != waybill.ClassPermanent || waybill.ReasonOf(err) != waybill.ReasonIDConflict {
-			k.fail("%s: the dedupe key of another source's message: stage answered %v, want class %v and reason %q", where,
-				err, waybill.ClassPermanent, waybill.ReasonIDConflict)
-		}
-		k.rollback(tx)
+		k.conflict(where+": the dedupe key of another source's message", msgs...)
 	}
 	key, replace := waybill.DedupeKey("k"), waybill.Replace("k")
 	refused("within one call", of(a, key), of(b, key))
 	refused("within one call, to replace it", of(a, key), of(b, replace))
 	tx, first := k.begin(), of(a, key)
 	k.mustStage(tx, first)
-	if _, err := tx.Stage(k.ctx, of(b, key)); waybill.ReasonOf(err) != waybill.ReasonIDConflict {
-		k.fail("within one transaction: the dedupe key of another source's message: stage answered %v, want reason %q", err, waybill.ReasonIDConflict)
-	}
+	_, err := tx.Stage(k.ctx, of(b, key))
+	k.failIf(waybill.ReasonOf(err) != waybill.ReasonIDConflict,
+		"within one transaction: the dedupe key of another source's message: stage answered %v, want reason %q", err, waybill.ReasonIDConflict)
 	k.rollback(tx)
 	k.stageNow(first)
 	refused("alone", of(b, key))
@@ -114,9 +102,9 @@ func dedupeKeyOfAnotherSourceIsRefused(k *kit) {
 		go func() { late <- k.eager(func(tx Tx) error { _, err := tx.Stage(k.ctx, of(b, opt)); return err }) }()
 		k.sleep(20 * pause)
 		k.commit(running)
-		if err := <-late; waybill.ReasonOf(err) != waybill.ReasonIDConflict {
-			k.fail("beside the transaction that staged the key: stage answered %v, want reason %q", err, waybill.ReasonIDConflict)
-		}
+		err := <-late
+		k.failIf(waybill.ReasonOf(err) != waybill.ReasonIDConflict,
+			"beside the transaction that staged the key: stage answered %v, want reason %q", err, waybill.ReasonIDConflict)
 		k.published(k.takeIDs([]string{mine.ID})...)
 	}
 	k.none("all others were refused or are duplicates")
@@ -127,8 +115,7 @@ func dedupeKeyOfAnotherSourceIsRefused(k *kit) {
 func dedupeKeyMakesDuplicate(k *kit) {
 	k.canCancel()
 	other := k.other(k.h)
-	first, elsewhere, topic := k.msg(waybill.DedupeKey("k")), other.msg(waybill.DedupeKey("k")), k.msg(waybill.DedupeKey("k"))
-	topic.Topic = "storetest.other"
+	first, elsewhere, topic := k.msg(waybill.DedupeKey("k")), other.msg(waybill.DedupeKey("k")), k.msg(waybill.DedupeKey("k"), onTopic("storetest.other"))
 	dup := func(route string) waybill.Staged { return waybill.Staged{ID: first.ID, Route: route, Duplicate: true} }
 	tx := k.begin()
 	staged := k.mustStage(tx, first, k.msg(waybill.DedupeKey("k")), elsewhere, topic, k.msg(waybill.DedupeKey("l")))
@@ -136,22 +123,18 @@ func dedupeKeyMakesDuplicate(k *kit) {
 	k.expect("within one call", staged[1], dup(k.route))
 	k.expect("on another route", staged[2], waybill.Staged{ID: elsewhere.ID, Route: other.route})
 	k.expect("on another topic", staged[3], waybill.Staged{ID: topic.ID, Route: k.route})
-	if staged[4].Duplicate {
-		k.fail("another key is reported as a duplicate")
-	}
+	k.failIf(staged[4].Duplicate, "another key is reported as a duplicate")
 	k.expect("within one transaction", k.mustStage(tx, k.msg(waybill.DedupeKey("k")))[0], dup(k.route))
 	k.commit(tx)
 	k.expect("in a later transaction", k.stageNow(k.msg(waybill.DedupeKey("k")))[0], dup(k.route))
 	own := first
 	own.DedupeKey = "m"
 	k.expect("the same id with another key", k.stageNow(own)[0], dup(k.route))
-	if s := k.stageNow(k.msg(), k.msg()); s[0].Duplicate || s[1].Duplicate {
-		k.fail("messages without a dedupe key are duplicates")
-	}
+	s := k.stageNow(k.msg(), k.msg())
+	k.failIf(s[0].Duplicate || s[1].Duplicate, "messages without a dedupe key are duplicates")
 	rs := k.take(5)
-	if rs[0].ID != first.ID || rs[1].ID != topic.ID || rs[2].ID != staged[4].ID {
-		k.fail("handed out other messages than those that were staged first")
-	}
+	k.failIf(rs[0].ID != first.ID || rs[1].ID != topic.ID || rs[2].ID != staged[4].ID,
+		"handed out other messages than those that were staged first")
 	k.expect("while it is held", k.stageNow(k.msg(waybill.DedupeKey("k")))[0], dup(k.route))
 	k.retry(rs[0], far)
 	k.expect("while it waits for a retry", k.stageNow(k.msg(waybill.DedupeKey("k")))[0], dup(k.route))
@@ -250,9 +233,7 @@ func (k *kit) eager(fn func(tx Tx) error) (err error) {
 			if err == nil || waybill.ReasonOf(err) == waybill.ReasonIDConflict {
 				return
 			}
-			if !w.Again(k.ctx) {
-				k.fail("a transaction beside others fails: %w", err)
-			}
+			k.failIf(!w.Again(k.ctx), "a transaction beside others fails: %w", err)
 		}
 	})
 	return cmp.Or(failed, err)
@@ -349,9 +330,7 @@ func replaceLatestOfManyWins(k *kit) {
 				}
 				return err
 			}))
-			if got.Duplicate || got.ID != m.ID {
-				k.fail("a replacement was answered with %+v", got)
-			}
+			k.failIf(got.Duplicate || got.ID != m.ID, "a replacement was answered with %+v", got)
 			mu.Lock()
 			staged[m.ID] = true
 			if got.Replaced == waybill.CancelDone {
@@ -360,17 +339,13 @@ func replaceLatestOfManyWins(k *kit) {
 			mu.Unlock()
 		}
 	})
-	if replaced != workers*rounds-1 {
-		k.fail("%d of %d replacements found something to replace, want all but the first", replaced, workers*rounds)
-	}
+	k.failIf(replaced != workers*rounds-1, "%d of %d replacements found something to replace, want all but the first", replaced, workers*rounds)
 	left := 0
 	for _, r := range k.take(workers*rounds + 1) {
 		if staged[r.ID] {
 			left++
 		}
 	}
-	if left != 1 {
-		k.fail("%d messages with one dedupe key are live, want 1", left)
-	}
+	k.failIf(left != 1, "%d messages with one dedupe key are live, want 1", left)
 	k.none("the others were replaced")
 }

@@ -285,13 +285,6 @@ func (d *driver) settle(ctx context.Context, outcomes []core.Outcome) core.Resul
 	return res
 }
 
-// heartbeat makes d the owner of route, unless it is already.
-func (d *driver) heartbeat(ctx context.Context, route string) error {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return d.serve(ctx, route)
-}
-
 // look reads the records in line on route and changes nothing.
 func (d *driver) look(ctx context.Context, route string) ([]core.Record, error) {
 	d.mu.Lock()

@@ -20,9 +20,8 @@ func (k *kit) waits(id string, ids []string, block bool) string {
 	st := k.inspect(id)
 	w, err := admin.WhyWaits(k.ctx, k.store, &st, block)
 	k.must("ask why a record waits", err)
-	if len(w.Record.Envelope.Body) > 0 || w.Record.Envelope.ID != id && !st.State.Terminal() {
-		k.fail("why record %s waits is told of record %s, with %d bytes of body", suitetest.Names([]string{id}, ids), w.Record.Envelope.ID, len(w.Record.Envelope.Body))
-	}
+	k.failIf(len(w.Record.Envelope.Body) > 0 || w.Record.Envelope.ID != id && !st.State.Terminal(),
+		"why record %s waits is told of record %s, with %d bytes of body", suitetest.Names([]string{id}, ids), w.Record.Envelope.ID, len(w.Record.Envelope.Body))
 	out := string(w.Cause)
 	if w.Other != nil {
 		if len(w.Other.Envelope.Body) > 0 || w.Other.Route != k.route {
@@ -33,9 +32,7 @@ func (k *kit) waits(id string, ids []string, block bool) string {
 	if w.Because != nil {
 		out += ": " + string(w.Because.Cause)
 	}
-	if (w.Cause == "") != (w.String() == "") {
-		k.fail("the cause %q is told as %q", w.Cause, w.String())
-	}
+	k.failIf((w.Cause == "") != (w.String() == ""), "the cause %q is told as %q", w.Cause, w.String())
 	return out
 }
 
@@ -49,18 +46,14 @@ func (k *kit) explained(when string, ids []string, block bool, want ...string) {
 
 // unbound stages a message of topic, and lets it try whether a queue is bound for that.
 func (k *kit) unbound(topic string) string {
-	m := k.msg()
-	m.Topic = topic
-	id := k.stage(m)[0]
+	id := k.stage(k.msg(onTopic(topic)))[0]
 	k.settle(core.Retry(&k.takeIDs([]string{id})[0], errUnbound, far))
 	return id
 }
 
 // ofTopic returns a message of a topic and key.
 func (k *kit) ofTopic(topic, key string) waybill.Message {
-	m := k.msg(waybill.Key(key))
-	m.Topic = topic
-	return m
+	return k.msg(waybill.Key(key), onTopic(topic))
 }
 
 // A key whose head waits since no queue is bound for its topic is listed, if others wait behind it. OR-05.
@@ -75,9 +68,8 @@ func keysBehindAPausedTopic(k *kit) {
 	k.blocked("a head of a topic without queue, one with such a message behind it, one with nothing behind it", ids, false, "a topic 1")
 	keys, _, err := k.keeper().BlockedKeys(k.ctx, admin.BlockedKeysRequest{Route: k.route})
 	k.must("blocked keys", err)
-	if b := keys[0]; b.Behind != 2 || b.Head.State != core.StatePending {
-		k.fail("the key behind a topic without queue is %+v, want 2 behind a pending one", b)
-	}
+	b := keys[0]
+	k.failIf(b.Behind != 2 || b.Head.State != core.StatePending, "the key behind a topic without queue is %+v, want 2 behind a pending one", b)
 	k.must("leave", k.driver.leave(k.ctx)) // then the store has no owner to tell
 	k.decided("a", ids[1], admin.HeadSkip)
 	k.blocked("after that head was skipped", ids, false)

@@ -18,9 +18,8 @@ func (k *kit) try(n int) (out []core.Record) {
 		rs, err := k.driver.hand(k.ctx, k.route, n-len(out), k.blocks)
 		k.must("hand out", err)
 		for i := range rs {
-			if r := &rs[i]; r.Route != k.route || r.Age < 0 {
-				k.fail("a record of route %q with the age %s was handed out on route %q", r.Route, r.Age, k.route)
-			}
+			r := &rs[i]
+			k.failIf(r.Route != k.route || r.Age < 0, "a record of route %q with the age %s was handed out on route %q", r.Route, r.Age, k.route)
 		}
 		if out = append(out, rs...); len(rs) == 0 {
 			break
@@ -61,9 +60,8 @@ func missing(want []string, rs []core.Record) string {
 // takeIDs is take, and the records must have these ids in this order.
 func (k *kit) takeIDs(ids []string) []core.Record {
 	rs := k.await(len(ids), ids)
-	if got := recordIDs(rs); !slices.Equal(got, ids) {
-		k.fail("handed out %s, want %s", suitetest.Names(got, ids), suitetest.Names(ids, ids))
-	}
+	got := recordIDs(rs)
+	k.failIf(!slices.Equal(got, ids), "handed out %s, want %s", suitetest.Names(got, ids), suitetest.Names(ids, ids))
 	return rs
 }
 
@@ -100,16 +98,14 @@ func (k *kit) expire(d time.Duration) { k.sleep(d + 4*slack) }
 // settle persists outcomes, which must all succeed.
 func (k *kit) settle(outcomes ...core.Outcome) {
 	res := k.driver.settle(k.ctx, outcomes)
-	if len(res) != len(outcomes) {
-		k.fail("settle returned %d results for %d outcomes", len(res), len(outcomes))
-	}
+	k.failIf(len(res) != len(outcomes), "settle returned %d results for %d outcomes", len(res), len(outcomes))
 	for i := range outcomes {
 		k.must(fmt.Sprintf("settle outcome %d of %d (%s)", i, len(outcomes), outcomes[i].Event()), res[i])
 	}
 }
 
 // published settles all of rs as published.
-func (k *kit) published(rs ...core.Record) { k.settle(outcomes(rs, core.Published)...) }
+func (k *kit) published(rs ...core.Record) { k.settle(suitetest.Each(rs, core.Published)...) }
 
 // retry says of r that an attempt failed, and that it is due again after in.
 func (k *kit) retry(r core.Record, in time.Duration) { k.settle(core.Retry(&r, errNo, in)) }
@@ -117,12 +113,12 @@ func (k *kit) retry(r core.Record, in time.Duration) { k.settle(core.Retry(&r, e
 // abandon gives all of ids up, which can be handed out now.
 func (k *kit) abandon(reason waybill.Reason, ids ...string) {
 	rs := k.takeIDs(ids)
-	k.settle(outcomes(rs, func(r *core.Record) core.Outcome { return core.Abandon(r, reason, errNo) })...)
+	k.settle(suitetest.Each(rs, func(r *core.Record) core.Outcome { return core.Abandon(r, reason, errNo) })...)
 }
 
 // release hands rs back.
 func (k *kit) release(rs ...core.Record) {
-	k.settle(outcomes(rs, func(r *core.Record) core.Outcome { return core.Release(r, 0, false) })...)
+	k.settle(suitetest.Each(rs, func(r *core.Record) core.Outcome { return core.Release(r, 0, false) })...)
 }
 
 // crash hands ids out to a member that is then removed. Another one follows it.
@@ -151,15 +147,6 @@ func (k *kit) drainOf(n int, want []string) (out []core.Record) {
 
 // drainIDs is drain, and the records must have these ids in this order.
 func (k *kit) drainIDs(ids []string) {
-	if got := recordIDs(k.drainOf(len(ids), ids)); !slices.Equal(got, ids) {
-		k.fail("handed out in the order %s, want %s", suitetest.Names(got, ids), suitetest.Names(ids, ids))
-	}
-}
-
-func outcomes(rs []core.Record, fn func(*core.Record) core.Outcome) []core.Outcome {
-	out := make([]core.Outcome, len(rs))
-	for i := range rs {
-		out[i] = fn(&rs[i])
-	}
-	return out
+	got := recordIDs(k.drainOf(len(ids), ids))
+	k.failIf(!slices.Equal(got, ids), "handed out in the order %s, want %s", suitetest.Names(got, ids), suitetest.Names(ids, ids))
 }

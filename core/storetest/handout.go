@@ -21,9 +21,8 @@ func delayIsHonoured(k *kit) {
 	k.published(k.takeIDs(k.stage(k.msg(waybill.Delay(0))))...)
 	start := time.Now()
 	k.takeIDs(k.stage(k.msg(waybill.Delay(short))))
-	if d := time.Since(start); d < short-slack {
-		k.fail("a message with a delay of %s was handed out after %s", short, d)
-	}
+	d := time.Since(start)
+	k.failIf(d < short-slack, "a message with a delay of %s was handed out after %s", short, d)
 	k.none("it is due in an hour")
 }
 
@@ -36,9 +35,8 @@ func deliverAtIsHonoured(k *kit) {
 	at := time.Now().Add(lax())
 	k.takeIDs(k.stage(k.msg(waybill.DeliverAt(at))))
 	// The store's clock may be another machine's; a second is what a test setup can be asked to keep.
-	if d := time.Until(at); d > time.Second {
-		k.fail("a message was handed out %s before its time", d)
-	}
+	d := time.Until(at)
+	k.failIf(d > time.Second, "a message was handed out %s before its time", d)
 	k.none("it is due in an hour")
 }
 
@@ -54,9 +52,7 @@ func callsHeedTheirContext(k *kit) {
 	ids := k.stage(k.msg())
 	ready, err := k.driver.look(k.ctx, k.route)
 	k.must("read", err)
-	if len(ready) != 1 {
-		k.fail("%d records are in line, want 1", len(ready))
-	}
+	k.failIf(len(ready) != 1, "%d records are in line, want 1", len(ready))
 	self := k.driver.self.Session
 	ctx, cancel := context.WithCancel(k.ctx)
 	cancel()
@@ -70,34 +66,28 @@ func callsHeedTheirContext(k *kit) {
 			return err
 		},
 	} {
-		if err := call(); err == nil || waybill.ClassOf(err) != waybill.ClassOutage {
-			k.fail("%s with an ended context: got %w, want an outage", what, err)
-		}
+		err := call()
+		k.failIf(err == nil || waybill.ClassOf(err) != waybill.ClassOutage, "%s with an ended context: got %w, want an outage", what, err)
 	}
-	if d := time.Since(start); d > patience.For(suitetest.Patience) {
-		k.fail("calls with an ended context took %s", d)
-	}
-	if ready, err = k.driver.look(k.ctx, k.route); err != nil || len(ready) != 1 || ready[0].Holder != 0 {
-		k.fail("after calls with an ended context there are %d records in line, and the error is %w", len(ready), err)
-	}
+	d := time.Since(start)
+	k.failIf(d > patience.For(suitetest.Patience), "calls with an ended context took %s", d)
+	ready, err = k.driver.look(k.ctx, k.route)
+	k.failIf(err != nil || len(ready) != 1 || ready[0].Holder != 0,
+		"after calls with an ended context there are %d records in line, and the error is %w", len(ready), err)
 	k.takeIDs(ids)
 }
 
 // A row that cannot be read is handed out with Record.Err, beside its siblings, and can be abandoned. DB-01.
 func unreadableRowIsReported(k *kit) {
-	c, ok := core.As[Corrupter](k.h)
-	if !ok {
-		k.undeclared("a harness that can spoil a row")
-	}
+	c := needs[Corrupter](k, k.h)
 	ids := k.stage(k.msgs(3)...)
 	rs := k.takeIDs(ids)
 	k.must("spoil a row", c.Corrupt(k.ctx, k.route, rs[1].Seq))
 	k.release(rs...)
 	rs = k.take(3)
 	for i := range rs {
-		if bad := i == 1; (rs[i].Err != nil) != bad {
-			k.fail("record %d is unreadable: %v; Record.Err is %v", i, bad, rs[i].Err)
-		}
+		bad := i == 1
+		k.failIf((rs[i].Err != nil) != bad, "record %d is unreadable: %v; Record.Err is %v", i, bad, rs[i].Err)
 	}
 	k.settle(core.Published(&rs[0]), core.Abandon(&rs[1], waybill.ReasonUndecodable, rs[1].Err), core.Published(&rs[2]))
 	k.none("one is abandoned, the others are published")
@@ -108,14 +98,11 @@ func ageCountsFromDue(k *kit) {
 	staged := time.Now()
 	k.stage(k.msg(waybill.Delay(short)))
 	r := k.take(1)[0]
-	if r.Age > time.Since(staged)-short+slack {
-		k.fail("a record that was due a moment ago has the age %s", r.Age)
-	}
+	k.failIf(r.Age > time.Since(staged)-short+slack, "a record that was due a moment ago has the age %s", r.Age)
 	k.sleep(short)
 	k.retry(r, 0)
-	if r = k.take(1)[0]; r.Age < short-slack {
-		k.fail("a record that was due more than %s ago has the age %s", short, r.Age)
-	}
+	r = k.take(1)[0]
+	k.failIf(r.Age < short-slack, "a record that was due more than %s ago has the age %s", short, r.Age)
 }
 
 // Counts per route and state, and per reason, follow the records; a held one is processing. Exact for few records.
@@ -135,25 +122,19 @@ func countsPerState(k *kit) {
 		if c.Route == k.route {
 			got[c.State] += c.N
 			reasons[c.Reason] += c.N
-			if (c.Reason != waybill.ReasonNone) != (c.State == core.StateAbandoned) {
-				k.fail("%d records in state %s are counted with the reason %q", c.N, c.State, c.Reason)
-			}
-			if c.Oldest < 0 || c.Oldest > time.Since(start)+slack {
-				k.fail("the oldest of some fresh records in state %s has the age %s", c.State, c.Oldest)
-			}
+			k.failIf((c.Reason != waybill.ReasonNone) != (c.State == core.StateAbandoned),
+				"%d records in state %s are counted with the reason %q", c.N, c.State, c.Reason)
+			k.failIf(c.Oldest < 0 || c.Oldest > time.Since(start)+slack, "the oldest of some fresh records in state %s has the age %s", c.State, c.Oldest)
 		}
 	}
 	want := map[core.State]int64{core.StatePending: 2, core.StateProcessing: 1, core.StateFailed: 1}
 	if ok && kept != nil {
 		want[core.StateAbandoned] = 2
-		if reasons[waybill.ReasonRejected] != 1 || reasons[waybill.ReasonAttempts] != 1 {
-			k.fail("counted %v, want one abandoned record for each of two reasons", reasons)
-		}
+		k.failIf(reasons[waybill.ReasonRejected] != 1 || reasons[waybill.ReasonAttempts] != 1,
+			"counted %v, want one abandoned record for each of two reasons", reasons)
 	}
 	for state, n := range want {
-		if got[state] != n {
-			k.fail("counted %d records in state %s, want %d", got[state], state, n)
-		}
+		k.failIf(got[state] != n, "counted %d records in state %s, want %d", got[state], state, n)
 	}
 }
 
@@ -167,10 +148,8 @@ func settleHeedsItsContext(k *kit) {
 	rs := k.takeIDs(ids)
 	ctx, cancel := context.WithCancel(k.ctx)
 	cancel()
-	res := k.store.Settle(ctx, k.driver.self.Session, outcomes(rs, core.Published))
-	if len(res) != 2 || (res[0] == nil) != (res[1] == nil) {
-		k.fail("a settle of two outcomes with an ended context gave %v, want one result for each", res)
-	}
+	res := k.store.Settle(ctx, k.driver.self.Session, suitetest.Each(rs, core.Published))
+	k.failIf(len(res) != 2 || (res[0] == nil) != (res[1] == nil), "a settle of two outcomes with an ended context gave %v, want one result for each", res)
 	k.published(rs...)
 	k.none("they were published")
 }

@@ -32,24 +32,20 @@ func (k *kit) keeper() admin.BlockedKeys { return capability[admin.BlockedKeys](
 func (k *kit) blockedKeys(ids []string, block bool) []string {
 	keys, more, err := k.keeper().BlockedKeys(k.ctx, admin.BlockedKeysRequest{Route: k.route, BlockAfterAbandon: block, Limit: 100})
 	k.must("blocked keys", err)
-	if more {
-		k.fail("%d of up to 100 blocked keys, and there are more", len(keys))
-	}
+	k.failIf(more, "%d of up to 100 blocked keys, and there are more", len(keys))
 	out := []string{}
 	for i := range keys {
 		b := &keys[i]
-		if b.Route != k.route || b.Head.Route != k.route || b.Head.Envelope.Key != b.Key || b.Since < 0 || len(b.Head.Envelope.Body) > 0 {
-			k.fail("a blocked key is %+v", b)
-		}
+		k.failIf(b.Route != k.route || b.Head.Route != k.route || b.Head.Envelope.Key != b.Key || b.Since < 0 || len(b.Head.Envelope.Body) > 0,
+			"a blocked key is %+v", b)
 		out = append(out, fmt.Sprint(b.Key, " ", b.Cause, " ", slices.Index(ids, b.Head.Envelope.ID)))
 	}
 	return out
 }
 
 func (k *kit) blocked(when string, ids []string, block bool, want ...string) {
-	if got := k.blockedKeys(ids, block); !slices.Equal(got, want) {
-		k.fail("%s: the blocked keys (key, cause, message) are %q, want %q (blocking after abandon: %v)", when, got, want, block)
-	}
+	got := k.blockedKeys(ids, block)
+	k.failIf(!slices.Equal(got, want), "%s: the blocked keys (key, cause, message) are %q, want %q (blocking after abandon: %v)", when, got, want, block)
 }
 
 func (k *kit) decide(key, id string, a admin.HeadAction) error {
@@ -90,9 +86,8 @@ func blockedKeysAreListed(k *kit) {
 	k.blocked("the same", ids, false, "b retry 2")
 	keys, _, err := k.keeper().BlockedKeys(k.ctx, admin.BlockedKeysRequest{Route: k.route, BlockAfterAbandon: true})
 	k.must("blocked keys", err)
-	if keys[0].Behind != 1 || keys[1].Behind != 1 {
-		k.fail("%d and %d messages wait behind the heads of two keys, want 1 each", keys[0].Behind, keys[1].Behind)
-	}
+	k.failIf(keys[0].Behind != 1 || keys[1].Behind != 1,
+		"%d and %d messages wait behind the heads of two keys, want 1 each", keys[0].Behind, keys[1].Behind)
 	if h := &keys[1].Head; h.State != core.StateFailed || h.Attempts != 1 || h.LastError != errNo.Error() || h.DueIn <= 0 {
 		k.fail("the head of a key that waits for a retry is %+v", *h)
 	}
@@ -103,9 +98,7 @@ func blockedKeysAreListed(k *kit) {
 	}
 	other, _, err := k.keeper().BlockedKeys(k.ctx, admin.BlockedKeysRequest{Route: "another", BlockAfterAbandon: true})
 	k.must("blocked keys", err)
-	if len(other) > 0 {
-		k.fail("another route has %d blocked keys", len(other))
-	}
+	k.failIf(len(other) > 0, "another route has %d blocked keys", len(other))
 }
 
 // Blocked keys come in pages, in order. OR-05.
@@ -127,17 +120,13 @@ func blockedKeysInPages(k *kit) {
 	for range 3 {
 		keys, more, err := kk.BlockedKeys(k.ctx, admin.BlockedKeysRequest{Route: k.route, BlockAfterAbandon: true, After: after, Limit: 2})
 		k.must("blocked keys", err)
-		if len(keys) > 2 || more != (len(got)+len(keys) < 5) {
-			k.fail("after %q: %d keys of at most 2, more: %v", after, len(keys), more)
-		}
+		k.failIf(len(keys) > 2 || more != (len(got)+len(keys) < 5), "after %q: %d keys of at most 2, more: %v", after, len(keys), more)
 		for i := range keys {
 			got = append(got, keys[i].Key)
 			after = keys[i].Key
 		}
 	}
-	if !slices.Equal(got, want) {
-		k.fail("the pages have %q, want %q", got, want)
-	}
+	k.failIf(!slices.Equal(got, want), "the pages have %q, want %q", got, want)
 }
 
 // A skipped head is given up, and its key goes on. OR-05.
@@ -148,10 +137,7 @@ func headSkip(k *kit) {
 	k.decided("a", ids[0], admin.HeadSkip)
 	k.blocked("after the head was skipped", ids, false)
 	k.drainIDs(ids[1:])
-	k.state("skipped", ids[0], StoredRecord{
-		State: core.StateAbandoned, Attempts: 1, Reason: waybill.ReasonSkipped,
-		LastError: errNo.Error(),
-	})
+	k.gaveUp(ids[0], waybill.ReasonSkipped, 1)
 	k.none("it was skipped")
 }
 
@@ -161,10 +147,7 @@ func headPark(k *kit) {
 	ids := k.waiting(2, "a")
 	k.decided("a", ids[0], admin.HeadSetAside)
 	k.drainIDs(ids[1:])
-	k.state("parked", ids[0], StoredRecord{
-		State: core.StateAbandoned, Attempts: 1, Reason: waybill.ReasonSetAside,
-		LastError: errNo.Error(),
-	})
+	k.gaveUp(ids[0], waybill.ReasonSetAside, 1)
 	k.redriver()
 	parked := admin.Filter{Reasons: []waybill.Reason{waybill.ReasonSetAside}}
 	k.redriven("a parked one", admin.RedriveRequest{Filter: parked, BlockAfterAbandon: true}, 0, map[string]int{admin.RefusedOrder: 1})
@@ -181,10 +164,8 @@ func headRequeue(k *kit) {
 	k.blocked("after the head was requeued", ids, false)
 	k.state("requeued", ids[0], StoredRecord{State: core.StatePending})
 	r := k.take(1)[0]
-	if r.ID != ids[0] || r.Attempts != 0 || r.Failed {
-		k.fail("message %s with %d attempts, failed: %v, was handed out; want the requeued head as new",
-			suitetest.Names([]string{r.ID}, ids), r.Attempts, r.Failed)
-	}
+	k.failIf(r.ID != ids[0] || r.Attempts != 0 || r.Failed,
+		"message %s with %d attempts, failed: %v, was handed out; want the requeued head as new", suitetest.Names([]string{r.ID}, ids), r.Attempts, r.Failed)
 	k.none("its head is out")
 	k.published(r)
 	k.drainIDs(ids[1:])
@@ -232,46 +213,36 @@ func headMustBeTheHead(k *kit) {
 		{"scheduled", "f", k.stage(k.msg(waybill.Key("f"), waybill.Delay(far)))[0], every},
 	} {
 		for _, a := range tc.actions {
-			if err := k.decide(tc.key, tc.id, a); !errors.Is(err, waybill.ErrNotFound) {
-				k.fail("decision %d about a message that is %s: %v, want waybill.ErrNotFound", a, tc.why, err)
-			}
+			err := k.decide(tc.key, tc.id, a)
+			k.failIf(!errors.Is(err, waybill.ErrNotFound), "decision %d about a message that is %s: %v, want waybill.ErrNotFound", a, tc.why, err)
 		}
 	}
 	k.decided("a", ids[0], admin.HeadRequeue)
 	r := k.take(1)[0]
 	for _, a := range every {
-		if err := k.decide("a", ids[0], a); !errors.Is(err, waybill.ErrInFlight) {
-			k.fail("decision %d about a head that is held: %v, want waybill.ErrInFlight", a, err)
-		}
+		err := k.decide("a", ids[0], a)
+		k.failIf(!errors.Is(err, waybill.ErrInFlight), "decision %d about a head that is held: %v, want waybill.ErrInFlight", a, err)
 	}
 	k.published(r)
-	if err := k.decide("a", ids[0], admin.HeadSkip); !errors.Is(err, waybill.ErrNotFound) {
-		k.fail("a decision about a published head: %v, want waybill.ErrNotFound", err)
-	}
+	err := k.decide("a", ids[0], admin.HeadSkip)
+	k.failIf(!errors.Is(err, waybill.ErrNotFound), "a decision about a published head: %v, want waybill.ErrNotFound", err)
 }
 
 // Bad input is refused; a head that has expired is not requeued, since it would be given up at once. OR-05.
 func headRefusesBadInput(k *kit) {
 	kk := k.keeper()
-	if err := k.decide("a", "x", 0); !errors.Is(err, waybill.ErrInvalid) {
-		k.fail("a decision without an action: %v, want waybill.ErrInvalid", err)
-	}
-	if err := k.decide("", "", admin.HeadSkip); !errors.Is(err, waybill.ErrInvalid) {
-		k.fail("a decision about nothing: %v, want waybill.ErrInvalid", err)
-	}
+	err := k.decide("a", "x", 0)
+	k.failIf(!errors.Is(err, waybill.ErrInvalid), "a decision without an action: %v, want waybill.ErrInvalid", err)
+	err = k.decide("", "", admin.HeadSkip)
+	k.failIf(!errors.Is(err, waybill.ErrInvalid), "a decision about nothing: %v, want waybill.ErrInvalid", err)
 	for _, limit := range []int{-1, admin.MaxPageLimit + 1} {
-		if _, _, err := kk.BlockedKeys(k.ctx, admin.BlockedKeysRequest{
-			Route: k.route, BlockAfterAbandon: true,
-			Limit: limit,
-		}); !errors.Is(err, waybill.ErrInvalid) {
-			k.fail("%d blocked keys: %v, want waybill.ErrInvalid", limit, err)
-		}
+		_, _, err := kk.BlockedKeys(k.ctx, admin.BlockedKeysRequest{Route: k.route, BlockAfterAbandon: true, Limit: limit})
+		k.failIf(!errors.Is(err, waybill.ErrInvalid), "%d blocked keys: %v, want waybill.ErrInvalid", limit, err)
 	}
 	ids := k.stage(k.msg(waybill.Key("a"), waybill.TTL(lax())))
 	k.retry(k.takeIDs(ids)[0], far)
 	k.expire(lax())
-	if err := k.decide("a", ids[0], admin.HeadRequeue); !errors.Is(err, waybill.ErrInvalid) {
-		k.fail("a head that has expired is requeued: %v, want waybill.ErrInvalid", err)
-	}
+	err = k.decide("a", ids[0], admin.HeadRequeue)
+	k.failIf(!errors.Is(err, waybill.ErrInvalid), "a head that has expired is requeued: %v, want waybill.ErrInvalid", err)
 	k.decided("a", ids[0], admin.HeadSkip)
 }

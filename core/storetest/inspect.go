@@ -41,20 +41,12 @@ func (k *kit) list(f admin.Filter, p admin.PageRequest) (ids []string, pages int
 	for {
 		l, err := k.inspector().List(k.ctx, k.mine(f), p)
 		k.must("list", err)
-		if p.Limit > 0 && len(l.Records) > p.Limit {
-			k.fail("a page of at most %d has %d records", p.Limit, len(l.Records))
-		}
+		k.failIf(p.Limit > 0 && len(l.Records) > p.Limit, "a page of at most %d has %d records", p.Limit, len(l.Records))
 		for i := range l.Records {
 			r := &l.Records[i]
-			if r.Route != k.route || r.Err != nil {
-				k.fail("list of route %q returned one of %q, with error %v", k.route, r.Route, r.Err)
-			}
-			if len(r.Envelope.Body) > 0 {
-				k.fail("list returned a body")
-			}
-			if r.Seq <= p.After {
-				k.fail("list after %d returned sequence %d", p.After, r.Seq)
-			}
+			k.failIf(r.Route != k.route || r.Err != nil, "list of route %q returned one of %q, with error %v", k.route, r.Route, r.Err)
+			k.failIf(len(r.Envelope.Body) > 0, "list returned a body")
+			k.failIf(r.Seq <= p.After, "list after %d returned sequence %d", p.After, r.Seq)
 			p.After = r.Seq
 			ids = append(ids, r.Envelope.ID)
 		}
@@ -62,9 +54,8 @@ func (k *kit) list(f admin.Filter, p admin.PageRequest) (ids []string, pages int
 		if l.Next == 0 {
 			return ids, pages
 		}
-		if l.Next < p.After || len(l.Records) == 0 && l.Next == p.After || pages > 10_000 {
-			k.fail("list after %d says to go on after %d, in page %d", p.After, l.Next, pages)
-		}
+		k.failIf(l.Next < p.After || len(l.Records) == 0 && l.Next == p.After || pages > 10_000,
+			"list after %d says to go on after %d, in page %d", p.After, l.Next, pages)
 		p.After = l.Next
 	}
 }
@@ -102,35 +93,30 @@ func inspectShowsOne(k *kit) {
 		!st.LastErrorAt.IsZero() || !st.SettledAt.IsZero():
 		k.fail("a fresh record is %+v", st)
 	}
-	if st := k.inspect(ids[1]); st.DueIn <= far-long || st.DueIn > far || st.Age >= 0 {
-		k.fail("a record that is scheduled in %s is due in %s and has the age %s", far, st.DueIn, st.Age)
-	}
+	st = k.inspect(ids[1])
+	k.failIf(st.DueIn <= far-long || st.DueIn > far || st.Age >= 0,
+		"a record that is scheduled in %s is due in %s and has the age %s", far, st.DueIn, st.Age)
 	r := k.takeIDs(ids[:1])[0]
 	held := k.inspect(ids[0])
-	if held.State != core.StateProcessing || held.LeaseIn <= 0 || held.LeaseIn > Timeout || held.Owner != "storetest" {
-		k.fail("a held record is %s for %s by %q", held.State, held.LeaseIn, held.Owner)
-	}
+	k.failIf(held.State != core.StateProcessing || held.LeaseIn <= 0 || held.LeaseIn > Timeout || held.Owner != "storetest",
+		"a held record is %s for %s by %q", held.State, held.LeaseIn, held.Owner)
 	k.sleep(4 * slack)
-	if later := k.inspect(ids[0]).LeaseIn; later > held.LeaseIn-3*slack {
-		k.fail("the lease of a member that gives no sign of life lasts %s, and %s after it %s", held.LeaseIn, 4*slack, later)
-	}
+	later := k.inspect(ids[0]).LeaseIn
+	k.failIf(later > held.LeaseIn-3*slack, "the lease of a member that gives no sign of life lasts %s, and %s after it %s", held.LeaseIn, 4*slack, later)
 	k.retry(r, short)
-	if st := k.inspect(ids[0]); st.State != core.StateFailed || st.Attempts != 1 || st.DueIn > short ||
-		st.LastError != errNo.Error() || st.LastErrorAt.IsZero() || st.Owner != "" || st.LeaseIn != 0 {
-		k.fail("a failed record is %+v", st)
-	}
+	st = k.inspect(ids[0])
+	k.failIf(st.State != core.StateFailed || st.Attempts != 1 || st.DueIn > short || st.LastError != errNo.Error() || st.LastErrorAt.IsZero() || st.Owner != "" || st.LeaseIn != 0,
+		"a failed record is %+v", st)
 	r = k.takeIDs(ids[:1])[0]
 	k.settle(core.Abandon(&r, waybill.ReasonRejected, errNo))
 	if rec, ok := k.stored(ids[0]); !ok || rec != nil {
-		if st := k.inspect(ids[0]); st.State != core.StateAbandoned || st.Reason != waybill.ReasonRejected ||
-			st.Attempts != 2 || st.SettledAt.IsZero() || st.DueIn != 0 {
-			k.fail("an abandoned record is %+v", st)
-		}
+		st := k.inspect(ids[0])
+		k.failIf(st.State != core.StateAbandoned || st.Reason != waybill.ReasonRejected || st.Attempts != 2 || st.SettledAt.IsZero() || st.DueIn != 0,
+			"an abandoned record is %+v", st)
 	}
 	for _, name := range []struct{ route, id string }{{k.route, "unknown"}, {"unknown", ids[1]}, {"", ""}} {
-		if _, err := in.Inspect(k.ctx, name.route, name.id); !errors.Is(err, waybill.ErrNotFound) {
-			k.fail("inspect of a record that is not there: %v, want waybill.ErrNotFound", err)
-		}
+		_, err := in.Inspect(k.ctx, name.route, name.id)
+		k.failIf(!errors.Is(err, waybill.ErrNotFound), "inspect of a record that is not there: %v, want waybill.ErrNotFound", err)
 	}
 }
 
@@ -142,9 +128,7 @@ func listPagesInOrder(k *kit) {
 		k.fail("listed %s of %d", suitetest.Names(got, ids), len(ids))
 	}
 	got, pages := k.list(admin.Filter{}, admin.PageRequest{Limit: 10})
-	if !slices.Equal(got, ids) || pages < 3 {
-		k.fail("listed %s of %d in %d pages of 10", suitetest.Names(got, ids), len(ids), pages)
-	}
+	k.failIf(!slices.Equal(got, ids) || pages < 3, "listed %s of %d in %d pages of 10", suitetest.Names(got, ids), len(ids), pages)
 	l, err := k.inspector().List(k.ctx, k.mine(admin.Filter{}), admin.PageRequest{Limit: 10})
 	k.must("list", err)
 	k.published(k.takeIDs(ids[:12])...)
@@ -159,10 +143,8 @@ func listPagesInOrder(k *kit) {
 func listFilters(k *kit) {
 	k.inspector()
 	at := time.Date(2026, 1, 2, 3, 4, 5, 678901000, time.UTC)
-	a := k.msg(waybill.Key("a"), waybill.Tenant("ta"), waybill.OccurredAt(at))
-	a.Topic = "topic.a"
-	b := k.msg(waybill.Key("b"), waybill.Tenant("tb"), waybill.OccurredAt(at.Add(time.Second)))
-	b.Topic = "topic.b"
+	a := k.msg(waybill.Key("a"), waybill.Tenant("ta"), waybill.OccurredAt(at), onTopic("topic.a"))
+	b := k.msg(waybill.Key("b"), waybill.Tenant("tb"), waybill.OccurredAt(at.Add(time.Second)), onTopic("topic.b"))
 	ids := k.stage(a, b, k.msg(waybill.OccurredAt(at.Add(time.Hour)), waybill.Delay(far)))
 	for _, r := range k.takeIDs(ids[:2]) {
 		if r.ID == ids[0] {
@@ -197,9 +179,8 @@ func listFilters(k *kit) {
 		for _, i := range tc.want {
 			want = append(want, ids[i])
 		}
-		if got, _ := k.list(tc.f, admin.PageRequest{}); !slices.Equal(got, want) {
-			k.fail("list by %s returned %s, want %v", tc.name, suitetest.Names(got, ids), tc.want)
-		}
+		got, _ := k.list(tc.f, admin.PageRequest{})
+		k.failIf(!slices.Equal(got, want), "list by %s returned %s, want %v", tc.name, suitetest.Names(got, ids), tc.want)
 	}
 	// a page looks at a bounded number of rows, and the other checks have theirs in the same table
 	found := 0
@@ -209,38 +190,28 @@ func listFilters(k *kit) {
 		if found += len(l.Records); l.Next == 0 {
 			break
 		}
-		if l.Next <= page.After {
-			k.fail("list by ids on any route says to go on after %d, as before", l.Next)
-		}
+		k.failIf(l.Next <= page.After, "list by ids on any route says to go on after %d, as before", l.Next)
 		page.After = l.Next
 	}
-	if found != 3 {
-		k.fail("list by ids on any route returned %d of 3", found)
-	}
-	if l, err := k.inspector().List(k.ctx, admin.Filter{Routes: []string{"unknown"}, IDs: ids},
-		admin.PageRequest{}); err != nil || len(l.Records) > 0 {
-		k.fail("list of an unknown route returned %d records, %v", len(l.Records), err)
-	}
+	k.failIf(found != 3, "list by ids on any route returned %d of 3", found)
+	l, err := k.inspector().List(k.ctx, admin.Filter{Routes: []string{"unknown"}, IDs: ids},
+		admin.PageRequest{})
+	k.failIf(err != nil || len(l.Records) > 0, "list of an unknown route returned %d records, %v", len(l.Records), err)
 }
 
 // A list whose filter fits few looks at no more rows than it may, says where it got to, and finds the rest from
 // there. DB-11.
 func listKeepsItsBudget(k *kit) {
 	in := k.inspector()
-	last := k.msg()
-	last.Topic = "topic.last"
-	ids := k.stage(append(k.msgs(30), last)...)
+	ids := k.stage(append(k.msgs(30), k.msg(onTopic("topic.last")))...)
 	f := k.mine(admin.Filter{Topics: []string{"topic.last"}})
 	first := k.inspect(ids[0])
 	l, err := in.List(k.ctx, f, admin.PageRequest{After: first.Seq - 1, Budget: 10})
 	k.must("list", err)
-	if len(l.Records) > 0 || l.Next <= first.Seq {
-		k.fail("a list with a budget of 10 rows returned %d records, though the only one is the 31st row; it says to go on after %d", len(l.Records), l.Next)
-	}
+	k.failIf(len(l.Records) > 0 || l.Next <= first.Seq,
+		"a list with a budget of 10 rows returned %d records, though the only one is the 31st row; it says to go on after %d", len(l.Records), l.Next)
 	got, pages := k.list(admin.Filter{Topics: f.Topics}, admin.PageRequest{After: first.Seq - 1, Budget: 10})
-	if !slices.Equal(got, ids[30:]) || pages < 4 {
-		k.fail("lists with a budget of 10 rows each found %s in %d pages", suitetest.Names(got, ids), pages)
-	}
+	k.failIf(!slices.Equal(got, ids[30:]) || pages < 4, "lists with a budget of 10 rows each found %s in %d pages", suitetest.Names(got, ids), pages)
 }
 
 // Ids that the producer left to the stager are found, behind any number of other records, with the smallest budget.
@@ -265,9 +236,8 @@ func idsAreFoundBehindOthers(k *kit) {
 		}
 	}
 	for _, id := range want {
-		if st, err := in.Inspect(k.ctx, k.route, id); err != nil || st.Envelope.ID != id {
-			k.fail("inspect of a record that waits behind others: id %q, error %v", st.Envelope.ID, err)
-		}
+		st, err := in.Inspect(k.ctx, k.route, id)
+		k.failIf(err != nil || st.Envelope.ID != id, "inspect of a record that waits behind others: id %q, error %v", st.Envelope.ID, err)
 	}
 }
 
@@ -280,40 +250,31 @@ func listRefusesBadInput(k *kit) {
 		{Budget: admin.MaxPageBudget + 1},
 		{After: -1},
 	} {
-		if _, err := k.inspector().List(k.ctx, k.mine(admin.Filter{}), p); !errors.Is(err, waybill.ErrInvalid) {
-			k.fail("list with %+v: %v, want waybill.ErrInvalid", p, err)
-		}
+		_, err := k.inspector().List(k.ctx, k.mine(admin.Filter{}), p)
+		k.failIf(!errors.Is(err, waybill.ErrInvalid), "list with %+v: %v, want waybill.ErrInvalid", p, err)
 	}
-	if _, err := k.inspector().List(k.ctx, k.mine(admin.Filter{States: []core.State{77}}), admin.PageRequest{}); !errors.Is(err,
-		waybill.ErrInvalid) {
-		k.fail("list of a state that does not exist: %v, want waybill.ErrInvalid", err)
-	}
+	_, err := k.inspector().List(k.ctx, k.mine(admin.Filter{States: []core.State{77}}), admin.PageRequest{})
+	k.failIf(!errors.Is(err, waybill.ErrInvalid), "list of a state that does not exist: %v, want waybill.ErrInvalid", err)
 }
 
 // A row that cannot be read is listed with its readable parts and an error. It hides no other record, and can be
 // redriven. DB-11 DB-12.
 func listShowsWhatCannotBeRead(k *kit) {
 	k.inspector()
-	co, ok := core.As[Corrupter](k.h)
-	if !ok {
-		k.undeclared("Corrupter")
-	}
+	co := needs[Corrupter](k, k.h)
 	ids := k.stage(k.msg(waybill.Tenant("t")), k.msg(waybill.Tenant("t")))
 	k.abandonKept(waybill.ReasonUndecodable, ids...)
 	k.must("corrupt", co.Corrupt(k.ctx, k.route, k.inspect(ids[0]).Seq))
-	if st := k.inspect(ids[0]); st.Err == nil || st.Envelope.ID != ids[0] {
-		k.fail("inspect of a row that cannot be read: id %q, error %v", st.Envelope.ID, st.Err)
-	}
+	st := k.inspect(ids[0])
+	k.failIf(st.Err == nil || st.Envelope.ID != ids[0], "inspect of a row that cannot be read: id %q, error %v", st.Envelope.ID, st.Err)
 	for _, f := range []admin.Filter{{}, {IDs: ids}, {Reasons: []waybill.Reason{waybill.ReasonUndecodable}}} {
 		l, err := k.inspector().List(k.ctx, k.mine(f), admin.PageRequest{})
 		k.must("list", err)
-		if len(l.Records) != 2 || l.Records[0].Err == nil || l.Records[1].Err != nil {
-			k.fail("list of two rows, the first one unreadable, by %+v: %+v", f, l.Records)
-		}
+		k.failIf(len(l.Records) != 2 || l.Records[0].Err == nil || l.Records[1].Err != nil,
+			"list of two rows, the first one unreadable, by %+v: %+v", f, l.Records)
 	}
-	if _, err := k.inspector().List(k.ctx, k.mine(admin.Filter{Tenants: []string{"t"}}), admin.PageRequest{}); err != nil {
-		k.fail("list by tenant stumbles over a row that cannot be read: %v", err)
-	}
+	_, err := k.inspector().List(k.ctx, k.mine(admin.Filter{Tenants: []string{"t"}}), admin.PageRequest{})
+	k.failIf(err != nil, "list by tenant stumbles over a row that cannot be read: %v", err)
 	if _, ok := core.As[admin.Redriver](k.store); ok {
 		k.redriven("a row that cannot be read, and another", admin.RedriveRequest{}, 2, nil)
 	}

@@ -81,18 +81,26 @@ func (k *kit) inLane(l waybill.Lane) *kit {
 
 func (k *kit) fail(format string, a ...any) { suitetest.Failf(format, a...) }
 
-func (k *kit) must(what string, err error) {
-	if err != nil {
-		k.fail("%s: %w", what, err)
+// failIf is fail if the condition holds.
+func (k *kit) failIf(is bool, format string, a ...any) {
+	if is {
+		suitetest.Failf(format, a...)
 	}
+}
+
+func (k *kit) must(what string, err error) {
+	k.failIf(err != nil, "%s: %w", what, err)
 }
 
 // undeclared ends the check since the store or the harness does not declare what.
 func (k *kit) undeclared(what string) { k.fail("%w: %s", ErrNotDeclared, what) }
 
 // capability returns the store's T, and ends the check if it has none.
-func capability[T any](k *kit) T {
-	c, ok := core.As[T](k.store)
+func capability[T any](k *kit) T { return needs[T](k, k.store) }
+
+// needs returns the T of the store or of the harness, and ends the check if it has none.
+func needs[T any](k *kit, of any) T {
+	c, ok := core.As[T](of)
 	if !ok {
 		k.undeclared(reflect.TypeFor[T]().String())
 	}
@@ -120,9 +128,8 @@ func (k *kit) close() {
 
 // sleep waits for d.
 func (k *kit) sleep(d time.Duration) {
-	if err := suitetest.Rest(k.ctx, d); err != nil {
-		k.fail("the check ran out of time: %w", err)
-	}
+	err := suitetest.Rest(k.ctx, d)
+	k.failIf(err != nil, "the check ran out of time: %w", err)
 }
 
 // msg returns a message with an id of its own on the check's route and topic.
@@ -130,6 +137,10 @@ func (k *kit) msg(opts ...waybill.MessageOption) waybill.Message {
 	own := []waybill.MessageOption{waybill.Routes(k.route), waybill.ID(waybill.NewID())}
 	return waybill.RawMessage(k.topic, "text/plain", []byte("body"), append(own, opts...)...)
 }
+
+func onTopic(s string) waybill.MessageOption { return func(m *waybill.Message) { m.Topic = s } }
+
+func fromSource(s string) waybill.MessageOption { return func(m *waybill.Message) { m.Source = s } }
 
 func (k *kit) msgs(n int, opts ...waybill.MessageOption) []waybill.Message {
 	out := make([]waybill.Message, n)
@@ -141,7 +152,12 @@ func (k *kit) msgs(n int, opts ...waybill.MessageOption) []waybill.Message {
 
 // begin starts a transaction. The check's member is there before the first one.
 func (k *kit) begin() Tx {
-	k.join.Do(func() { k.must("join", k.driver.heartbeat(k.ctx, k.route)) })
+	k.join.Do(func() { k.must("join", k.driver.own(k.ctx, k.route)) })
+	return k.raw()
+}
+
+// raw is begin, without a member of the check.
+func (k *kit) raw() Tx {
 	tx, err := k.h.Begin(k.ctx)
 	k.must("begin", err)
 	k.mu.Lock()
@@ -163,9 +179,7 @@ func (k *kit) stageIn(tx Tx, msgs ...waybill.Message) []waybill.Staged {
 	for _, s := range staged {
 		got = append(got, waybill.Staged{ID: s.ID, Route: s.Route})
 	}
-	if !slices.Equal(got, want) {
-		k.fail("stage returned %d results for %d messages and routes, or not in their order", len(got), len(want))
-	}
+	k.failIf(!slices.Equal(got, want), "stage returned %d results for %d messages and routes, or not in their order", len(got), len(want))
 	return staged
 }
 
@@ -188,9 +202,7 @@ func (k *kit) stageBusy(msgs ...waybill.Message) {
 		if err == nil {
 			return
 		}
-		if !w.Again(k.ctx) {
-			k.fail("stage: %w", err)
-		}
+		k.failIf(!w.Again(k.ctx), "stage: %w", err)
 	}
 }
 
@@ -229,13 +241,9 @@ func (k *kit) state(when, id string, want StoredRecord) {
 	if !ok {
 		return
 	}
-	if rec == nil {
-		k.fail("%s: the record is not stored any more", when)
-	}
+	k.failIf(rec == nil, "%s: the record is not stored any more", when)
 	want.ID = id
-	if *rec != want {
-		k.fail("%s: stored %+v, want %+v", when, *rec, want)
-	}
+	k.failIf(*rec != want, "%s: stored %+v, want %+v", when, *rec, want)
 }
 
 // note remembers what was staged, so that failures can name it.
@@ -258,17 +266,9 @@ func (k *kit) name(r *core.Record) string {
 }
 
 func stagedIDs(ss []waybill.Staged) []string {
-	out := make([]string, len(ss))
-	for i := range ss {
-		out[i] = ss[i].ID
-	}
-	return out
+	return suitetest.Each(ss, func(s *waybill.Staged) string { return s.ID })
 }
 
 func recordIDs(rs []core.Record) []string {
-	out := make([]string, len(rs))
-	for i := range rs {
-		out[i] = rs[i].ID
-	}
-	return out
+	return suitetest.Each(rs, func(r *core.Record) string { return r.ID })
 }

@@ -42,10 +42,9 @@ func (k *kit) highWater() hlc.Timestamp {
 func (k *kit) covers(when string, rs []core.Record, behind time.Duration) {
 	ts := k.highWater()
 	for i := range rs {
-		if stamp := rs[i].Envelope.HLC; stamp > ts && (behind == 0 || stamp.Millis()-ts.Millis() > behind.Milliseconds()) {
-			k.fail("%s: the high water is %s, but message %d of %d has the stamp %s: the clock of a new process goes back",
-				when, ts, i, len(rs), stamp)
-		}
+		stamp := rs[i].Envelope.HLC
+		k.failIf(stamp > ts && (behind == 0 || stamp.Millis()-ts.Millis() > behind.Milliseconds()),
+			"%s: the high water is %s, but message %d of %d has the stamp %s: the clock of a new process goes back", when, ts, i, len(rs), stamp)
 	}
 }
 
@@ -81,9 +80,8 @@ func highWaterSurvivesPublishing(k *kit) {
 	for range 3 {
 		last := k.takeIDs(k.stage(k.msgs(2)...))
 		k.settle(core.Published(&last[1]), core.Abandon(&last[0], waybill.ReasonRejected, errNo))
-		if rs = append(rs, last...); k.highWater() == 0 {
-			k.fail("messages were published, and the high water is 0")
-		}
+		rs = append(rs, last...)
+		k.failIf(k.highWater() == 0, "messages were published, and the high water is 0")
 		k.covers("all were published, or given up", rs, late)
 	}
 	if _, ok := core.As[admin.Purger](k.store); ok {
@@ -100,10 +98,9 @@ func highWaterIsBounded(k *kit) {
 	rs := k.takeIDs(k.stage(k.msg()))
 	now := rs[0].Envelope.HLC
 	bounded := func(when string, covered []core.Record, behind time.Duration) {
-		if ts := k.highWater(); ts.Millis() >= now.Millis()+far.Milliseconds() {
-			k.fail("%s: the high water is %s (%s): the stamp of one wrong clock stops every clock that follows it",
-				when, ts, ts.Time())
-		}
+		ts := k.highWater()
+		k.failIf(ts.Millis() >= now.Millis()+far.Milliseconds(),
+			"%s: the high water is %s (%s): the stamp of one wrong clock stops every clock that follows it", when, ts, ts.Time())
 		k.covers(when, covered, behind)
 	}
 	early, end := k.msg(), k.msg()
@@ -134,9 +131,9 @@ func (k *kit) stale() {
 		func(r *core.Record) core.Outcome { return core.Cancel(r, waybill.ReasonSkipped) },
 	}
 	refused := func(when string, o core.Outcome) {
-		if res := k.store.Settle(k.ctx, k.driver.self.Session, []core.Outcome{o}); len(res) != 1 || !errors.Is(res[0], core.ErrChanged) {
-			k.fail("%s, an earlier outcome (%s) was settled: got %v, want core.ErrChanged", when, o.Event(), res)
-		}
+		res := k.store.Settle(k.ctx, k.driver.self.Session, []core.Outcome{o})
+		k.failIf(len(res) != 1 || !errors.Is(res[0], core.ErrChanged),
+			"%s, an earlier outcome (%s) was settled: got %v, want core.ErrChanged", when, o.Event(), res)
 	}
 	for _, fn := range tooLate {
 		id := k.stage(k.msg(waybill.Key("a")))
@@ -164,20 +161,16 @@ func redriveResetsCrashes(k *kit) {
 		k.crash(ids...)
 	}
 	r := k.takeIDs(ids)[0]
-	if r.Crashes != 3 {
-		k.fail("a record that three members held when they were removed has %d crashes", r.Crashes)
-	}
+	k.failIf(r.Crashes != 3, "a record that three members held when they were removed has %d crashes", r.Crashes)
 	k.settle(core.Abandon(&r, waybill.ReasonCrashed, errNo))
 	k.kept(ids[0])
 	k.redriven("one that was given up for its crashes", admin.RedriveRequest{}, 1, nil)
 	k.state("redriven", ids[0], StoredRecord{State: core.StatePending})
-	if r := k.takeIDs(ids)[0]; r.Crashes != 0 || r.Attempts != 0 {
-		k.fail("a redriven record has %d crashes and %d attempts, want none", r.Crashes, r.Attempts)
-	}
+	r = k.takeIDs(ids)[0]
+	k.failIf(r.Crashes != 0 || r.Attempts != 0, "a redriven record has %d crashes and %d attempts, want none", r.Crashes, r.Attempts)
 	k.crash()
-	if r := k.takeIDs(ids)[0]; r.Crashes != 1 {
-		k.fail("a redriven record was held when its member was removed, and has %d crashes, want 1", r.Crashes)
-	}
+	r = k.takeIDs(ids)[0]
+	k.failIf(r.Crashes != 1, "a redriven record was held when its member was removed, and has %d crashes, want 1", r.Crashes)
 }
 
 // An expired record that is put back by force does not expire again: no cleaning takes it. DB-12 ST-11.
@@ -189,9 +182,8 @@ func redriveRemovesTheExpiry(k *kit) {
 	k.expire(lax())
 	k.redriven("an expired one by force", admin.RedriveRequest{Force: true}, 1, nil)
 	r := k.takeIDs(ids)[0]
-	if r.Expires || !r.Envelope.Expires.IsZero() {
-		k.fail("an expired record was redriven by force, and has %s left, and expires %s", r.Life, r.Envelope.Expires)
-	}
+	k.failIf(r.Expires || !r.Envelope.Expires.IsZero(),
+		"an expired record was redriven by force, and has %s left, and expires %s", r.Life, r.Envelope.Expires)
 	k.retry(r, far) // what waits is the cleaner's
 	k.clean()
 	k.is("redriven by force, and cleaned", ids[0], core.StateFailed, waybill.ReasonNone)
@@ -257,13 +249,10 @@ func cleanPassesWhatIsLocked(k *kit) {
 			k.sleep(short / 10)
 		}
 	}
-	if swept != 3 {
-		k.fail("of four expired records one was locked, and %d were swept, want 3", swept)
-	}
+	k.failIf(swept != 3, "of four expired records one was locked, and %d were swept, want 3", swept)
 	k.rollback(tx)
-	if k.clean(); k.isStill(ids[1]) {
-		k.fail("an expired record that is no longer locked was not swept")
-	}
+	k.clean()
+	k.failIf(k.isStill(ids[1]), "an expired record that is no longer locked was not swept")
 }
 
 // isStill reports whether a record is stored as failed.
@@ -299,9 +288,8 @@ func oldestCountsFromDue(k *kit) {
 		return 0, false
 	}
 	k.stage(k.msg(waybill.Delay(far)))
-	if d, _ := oldest(core.StatePending); d != 0 {
-		k.fail("only a message that is scheduled waits, and the oldest due one has the age %s, want 0", d)
-	}
+	d, _ := oldest(core.StatePending)
+	k.failIf(d != 0, "only a message that is scheduled waits, and the oldest due one has the age %s, want 0", d)
 	start := time.Now()
 	rs := k.takeIDs(k.stage(k.msgs(2)...))
 	k.settle(core.Abandon(&rs[0], waybill.ReasonRejected, errNo))
@@ -316,9 +304,9 @@ func oldestCountsFromDue(k *kit) {
 	}
 	for _, state := range states {
 		d, estimated := oldest(state)
-		if most := time.Since(start) + slack; !estimated && (d < least-slack || d > most) {
-			k.fail("the oldest message that was due and is %s has the age %s to %s, and it is counted as %s", state, least, most, d)
-		}
+		most := time.Since(start) + slack
+		k.failIf(!estimated && (d < least-slack || d > most),
+			"the oldest message that was due and is %s has the age %s to %s, and it is counted as %s", state, least, most, d)
 	}
 }
 
@@ -333,9 +321,9 @@ func whatIsDueIsCounted(k *kit) {
 	for _, c := range k.counts() {
 		got = append(got, fmt.Sprint(c.State, " ", c.N, " ", c.Due))
 	}
-	if want := []string{"pending 6 4", "processing 1 0", "failed 1 0"}; !slices.Equal(got, want) {
-		k.fail("four due, two scheduled, one out and one that waits for a retry are counted as (state, number, due) %q, want %q", got, want)
-	}
+	want := []string{"pending 6 4", "processing 1 0", "failed 1 0"}
+	k.failIf(!slices.Equal(got, want),
+		"four due, two scheduled, one out and one that waits for a retry are counted as (state, number, due) %q, want %q", got, want)
 }
 
 // A time of delivery is the same moment in every time zone. ST-07.

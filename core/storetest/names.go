@@ -31,30 +31,25 @@ func idsAreComparedExactly(k *kit) {
 	own := waybill.NewID()
 	var msgs []waybill.Message
 	for _, s := range twins {
-		m := k.msg(waybill.ID(own + s))
-		m.Topic = topicOf(s)
-		msgs = append(msgs, m)
+		msgs = append(msgs, k.msg(waybill.ID(own+s), onTopic(topicOf(s))))
 	}
 	ids := stagedIDs(k.fresh("an id", msgs...))
 	for i, r := range k.takeIDs(ids) {
-		if r.Envelope.Topic != msgs[i].Topic {
-			k.fail("message %q was handed out with the topic %q, want %q", r.ID, r.Envelope.Topic, msgs[i].Topic)
-		}
+		k.failIf(r.Envelope.Topic != msgs[i].Topic, "message %q was handed out with the topic %q, want %q", r.ID, r.Envelope.Topic, msgs[i].Topic)
 	}
 	id := own + "routes"
 	for _, s := range twins {
 		o := k.other(k.h)
 		o.route = k.route + s
-		k.must("join", o.driver.heartbeat(k.ctx, o.route))
+		k.must("join", o.driver.own(k.ctx, o.route))
 		o.fresh("a route", o.msg(waybill.ID(id)))
 		o.drainIDs([]string{id})
 		o.none("it is another route's")
 	}
 	if in, ok := core.As[admin.Inspector](k.store); ok {
 		for _, id := range []string{own + "nAmE", own + "name  "} {
-			if _, err := in.Inspect(k.ctx, k.route, id); !errors.Is(err, waybill.ErrNotFound) {
-				k.fail("inspect of id %q, which was not staged: %v, want waybill.ErrNotFound", id, err)
-			}
+			_, err := in.Inspect(k.ctx, k.route, id)
+			k.failIf(!errors.Is(err, waybill.ErrNotFound), "inspect of id %q, which was not staged: %v, want waybill.ErrNotFound", id, err)
 		}
 	}
 }
@@ -104,9 +99,7 @@ func dedupeKeysAreComparedExactly(k *kit) {
 	k.canCancel()
 	var msgs []waybill.Message
 	for _, s := range twins {
-		m := k.msg(waybill.DedupeKey("same"), waybill.Delay(far))
-		m.Topic = topicOf(s)
-		msgs = append(msgs, k.msg(waybill.DedupeKey(s), waybill.Delay(far)), m)
+		msgs = append(msgs, k.msg(waybill.DedupeKey(s), waybill.Delay(far)), k.msg(waybill.DedupeKey("same"), waybill.Delay(far), onTopic(topicOf(s))))
 	}
 	k.fresh("a dedupe key or its topic", msgs...)
 	k.cancel("by a dedupe key that was not staged", waybill.CancelNotFound, k.byKey("nAmE"))
@@ -125,18 +118,15 @@ func filtersCompareExactly(k *kit) {
 	k.inspector()
 	var msgs []waybill.Message
 	for _, s := range twins {
-		m := k.msg(waybill.Tenant(s), waybill.Key(s), waybill.Delay(far))
-		m.Topic = topicOf(s)
-		msgs = append(msgs, m)
+		msgs = append(msgs, k.msg(waybill.Tenant(s), waybill.Key(s), waybill.Delay(far), onTopic(topicOf(s))))
 	}
 	ids := k.stage(msgs...)
 	for i, s := range twins {
 		for what, f := range map[string]admin.Filter{
 			"tenant": {Tenants: []string{s}}, "key": {Keys: []string{s}}, "topic": {Topics: []string{msgs[i].Topic}}, "id": {IDs: ids[i : i+1]},
 		} {
-			if got, _ := k.list(f, admin.PageRequest{}); !slices.Equal(got, ids[i:i+1]) {
-				k.fail("list by the %s %q returned the messages %s, want %d alone", what, s, suitetest.Names(got, ids), i)
-			}
+			got, _ := k.list(f, admin.PageRequest{})
+			k.failIf(!slices.Equal(got, ids[i:i+1]), "list by the %s %q returned the messages %s, want %d alone", what, s, suitetest.Names(got, ids), i)
 		}
 	}
 }

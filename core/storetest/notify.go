@@ -4,6 +4,7 @@ import (
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/core/internal/suitetest"
 )
 
 var tellChecks = []named{
@@ -22,25 +23,11 @@ func (k *kit) told(of string, r core.Record, fn func()) {
 	}
 	fn()
 	for _, c := range k.notices() {
-		if c.Number > before && concerns(&c, &r) {
+		if c.Number > before && suitetest.Concerns(&c, &r) {
 			return
 		}
 	}
 	k.fail("%s: the owner of the message is not told", of)
-}
-
-// concerns reports whether c makes the owner of r read it, or the records behind it, anew.
-func concerns(c *core.Notice, r *core.Record) bool {
-	switch c.Kind {
-	case core.NoticeKey:
-		return c.Key == r.Envelope.Key && c.Key != ""
-	case core.NoticeRecord:
-		return c.ID == r.ID && c.Seq == r.Seq
-	case core.NoticeFrom:
-		return c.Seq <= r.Seq
-	case core.NoticeDecide:
-	}
-	return false
 }
 
 // out hands out the only message that can be.
@@ -99,9 +86,8 @@ func ownerIsNotifiedOfCancel(k *kit) {
 	r = k.out(waybill.Key("a"), waybill.DedupeKey("d"))
 	k.retry(r, far)
 	k.told("a replacement of a head", r, func() {
-		if s := k.stageNow(k.msg(waybill.Replace("d")))[0]; s.Replaced != waybill.CancelDone {
-			k.fail("a head that waits for a retry was replaced: %q, want %q", s.Replaced, waybill.CancelDone)
-		}
+		s := k.stageNow(k.msg(waybill.Replace("d")))[0]
+		k.failIf(s.Replaced != waybill.CancelDone, "a head that waits for a retry was replaced: %q, want %q", s.Replaced, waybill.CancelDone)
 	})
 }
 
@@ -112,9 +98,8 @@ func ownerIsNotifiedOfSweep(k *kit) {
 	k.retry(r, far)
 	k.expire(lax())
 	k.told("a sweep of a head", r, func() {
-		if done := k.clean(); done.Expired != 1 {
-			k.fail("%d were swept, want 1", done.Expired)
-		}
+		done := k.clean()
+		k.failIf(done.Expired != 1, "%d were swept, want 1", done.Expired)
 	})
 }
 

@@ -28,19 +28,14 @@ func (k *kit) purge(why string, req admin.PurgeRequest, matched, deleted int) {
 	for range 10_000 {
 		got, err := k.purger().PurgeRecords(k.ctx, req)
 		k.must("purge", err)
-		if req.Page.Limit > 0 && got.Matched > req.Page.Limit {
-			k.fail("one step of at most %d matched %d", req.Page.Limit, got.Matched)
-		}
+		k.failIf(req.Page.Limit > 0 && got.Matched > req.Page.Limit, "one step of at most %d matched %d", req.Page.Limit, got.Matched)
 		sum.Matched, sum.Deleted = sum.Matched+got.Matched, sum.Deleted+got.Deleted
 		if got.Next == 0 {
-			if sum.Matched != matched || sum.Deleted != deleted {
-				k.fail("purge of %s: matched %d and deleted %d, want %d and %d", why, sum.Matched, sum.Deleted, matched, deleted)
-			}
+			k.failIf(sum.Matched != matched || sum.Deleted != deleted,
+				"purge of %s: matched %d and deleted %d, want %d and %d", why, sum.Matched, sum.Deleted, matched, deleted)
 			return
 		}
-		if got.Next <= req.Page.After {
-			k.fail("purge after %d says to go on after %d", req.Page.After, got.Next)
-		}
+		k.failIf(got.Next <= req.Page.After, "purge after %d says to go on after %d", req.Page.After, got.Next)
 		req.Page.After = got.Next
 	}
 	k.fail("purge does not come to an end")
@@ -48,9 +43,8 @@ func (k *kit) purge(why string, req admin.PurgeRequest, matched, deleted int) {
 
 // gone requires that there is no record of id.
 func (k *kit) gone(when, id string) {
-	if st, err := k.inspector().Inspect(k.ctx, k.route, id); !errors.Is(err, waybill.ErrNotFound) {
-		k.fail("%s: message %s is %s, %v", when, id, st.State, err)
-	}
+	st, err := k.inspector().Inspect(k.ctx, k.route, id)
+	k.failIf(!errors.Is(err, waybill.ErrNotFound), "%s: message %s is %s, %v", when, id, st.State, err)
 }
 
 // A purge deletes abandoned records, and leaves those that are due, scheduled, wait for a retry, or are held. Its id
@@ -66,16 +60,14 @@ func purgeDeletesWhatEnded(k *kit) {
 	k.gone("after a purge", ids[0])
 	for i, id := range ids[1:] {
 		want := []core.State{core.StateFailed, core.StateProcessing, core.StatePending, core.StatePending}[i]
-		if got := k.inspect(id).State; got != want && (i != 1 || got != core.StatePending) {
-			k.fail("after a purge record %d is %s, want %s", i+1, got, want)
-		}
+		got := k.inspect(id).State
+		k.failIf(got != want && (i != 1 || got != core.StatePending), "after a purge record %d is %s, want %s", i+1, got, want)
 	}
 	k.purge("nothing more", admin.PurgeRequest{}, 4, 0)
 	k.published(held...)
 	k.drainIDs(ids[4:])
-	if s := k.stageNow(k.msg(waybill.ID(ids[0])))[0]; s.Duplicate {
-		k.fail("the id of a purged record is a duplicate")
-	}
+	s := k.stageNow(k.msg(waybill.ID(ids[0])))[0]
+	k.failIf(s.Duplicate, "the id of a purged record is a duplicate")
 	k.drainIDs(ids[:1])
 }
 
@@ -131,9 +123,7 @@ func purgeGoesInSteps(k *kit) {
 	req := admin.PurgeRequest{Filter: k.mine(admin.Filter{}), Page: admin.PageRequest{Limit: 3}}
 	got, err := k.purger().PurgeRecords(k.ctx, req)
 	k.must("purge", err)
-	if got.Deleted != 3 || got.Next == 0 {
-		k.fail("a step of 3 of 7 deleted %d and says to go on after %d", got.Deleted, got.Next)
-	}
+	k.failIf(got.Deleted != 3 || got.Next == 0, "a step of 3 of 7 deleted %d and says to go on after %d", got.Deleted, got.Next)
 	req.Page.After = got.Next
 	k.purge("the rest", req, 4, 4)
 }
@@ -173,9 +163,7 @@ func purgeFreesDedupeKeys(k *kit) {
 	k.stage(k.msg(waybill.DedupeKey("d"), waybill.Delay(far)))
 	k.purge("a scheduled message", admin.PurgeRequest{Waiting: true}, 1, 1)
 	s := k.stageNow(k.msg(waybill.DedupeKey("d")))[0]
-	if s.Duplicate {
-		k.fail("staging the dedupe key of a purged message answered %+v", s)
-	}
+	k.failIf(s.Duplicate, "staging the dedupe key of a purged message answered %+v", s)
 	k.drainIDs([]string{s.ID})
 }
 
@@ -190,8 +178,7 @@ func purgeAsksForAll(k *kit) {
 		{Filter: k.mine(admin.Filter{States: []core.State{core.StateFailed}})},
 	} {
 		_, err := k.purger().PurgeRecords(k.ctx, req)
-		if _, ok := errors.AsType[*waybill.InvalidError](err); !ok {
-			k.fail("purge %+v: %v, want a *waybill.InvalidError", req, err)
-		}
+		_, ok := errors.AsType[*waybill.InvalidError](err)
+		k.failIf(!ok, "purge %+v: %v, want a *waybill.InvalidError", req, err)
 	}
 }

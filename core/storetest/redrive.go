@@ -46,19 +46,13 @@ func (k *kit) redrive(req admin.RedriveRequest) admin.Redriven {
 			sum.Refused[cause] += n
 			refused += n
 		}
-		if got.Matched != got.Changed+refused {
-			k.fail("redrive: %d matched, but %d changed and %d refused", got.Matched, got.Changed, refused)
-		}
-		if req.Page.Limit > 0 && got.Matched > req.Page.Limit {
-			k.fail("one step of at most %d matched %d", req.Page.Limit, got.Matched)
-		}
+		k.failIf(got.Matched != got.Changed+refused, "redrive: %d matched, but %d changed and %d refused", got.Matched, got.Changed, refused)
+		k.failIf(req.Page.Limit > 0 && got.Matched > req.Page.Limit, "one step of at most %d matched %d", req.Page.Limit, got.Matched)
 		sum.Matched, sum.Changed = sum.Matched+got.Matched, sum.Changed+got.Changed
 		if got.Next == 0 {
 			return sum
 		}
-		if got.Next <= req.Page.After {
-			k.fail("redrive after %d says to go on after %d", req.Page.After, got.Next)
-		}
+		k.failIf(got.Next <= req.Page.After, "redrive after %d says to go on after %d", req.Page.After, got.Next)
 		req.Page.After = got.Next
 	}
 	k.fail("redrive does not come to an end")
@@ -72,9 +66,7 @@ func (k *kit) redriven(why string, req admin.RedriveRequest, changed int, refuse
 	for cause, n := range refused {
 		same = same && got.Refused[cause] == n
 	}
-	if got.Changed != changed || !same {
-		k.fail("redrive of %s: changed %d and refused %v, want %d and %v", why, got.Changed, got.Refused, changed, refused)
-	}
+	k.failIf(got.Changed != changed || !same, "redrive of %s: changed %d and refused %v, want %d and %v", why, got.Changed, got.Refused, changed, refused)
 }
 
 // Failed and abandoned records become pending and due at once, with attempts, crashes, reason and error reset, and are
@@ -91,9 +83,7 @@ func redrivePutsBack(k *kit) {
 		k.state("redriven", id, StoredRecord{State: core.StatePending})
 	}
 	for _, r := range k.takeIDs(ids[:2]) {
-		if r.Attempts != 0 || r.Crashes != 0 || r.Failed {
-			k.fail("a redriven record has %d attempts, %d crashes, failed: %v", r.Attempts, r.Crashes, r.Failed)
-		}
+		k.failIf(r.Attempts != 0 || r.Crashes != 0 || r.Failed, "a redriven record has %d attempts, %d crashes, failed: %v", r.Attempts, r.Crashes, r.Failed)
 		k.published(r)
 	}
 	k.none("the third one is held, and was not redriven")
@@ -128,9 +118,7 @@ func redriveGoesInSteps(k *kit) {
 	}
 	got, err := k.redriver().Redrive(k.ctx, req)
 	k.must("redrive", err)
-	if got.Changed != 3 || got.Next == 0 {
-		k.fail("a step of 3 of 7 changed %d and says to go on after %d", got.Changed, got.Next)
-	}
+	k.failIf(got.Changed != 3 || got.Next == 0, "a step of 3 of 7 changed %d and says to go on after %d", got.Changed, got.Next)
 	k.drainIDs(ids[:3])
 	k.none("the other four are abandoned")
 	req.Page.After = got.Next
@@ -144,9 +132,7 @@ func redriveFilters(k *kit) {
 	at := time.Now().Add(-time.Minute).Truncate(time.Second)
 	var msgs []waybill.Message
 	for i, tenant := range []string{"x", "y", "z", "w", "v"} {
-		m := k.msg(waybill.Tenant(tenant), waybill.OccurredAt(at.Add(time.Duration(i)*time.Second)))
-		m.Topic = "topic." + tenant
-		msgs = append(msgs, m)
+		msgs = append(msgs, k.msg(waybill.Tenant(tenant), waybill.OccurredAt(at.Add(time.Duration(i)*time.Second)), onTopic("topic."+tenant)))
 	}
 	ids := k.stage(msgs...)
 	rs := k.takeIDs(ids)
@@ -179,13 +165,9 @@ func redriveDryRunChangesNothing(k *kit) {
 		k.redriven("two in a dry run", admin.RedriveRequest{DryRun: true}, 2, nil)
 	}
 	k.none("the redrive was a dry run")
-	k.state("after a dry run", ids[0], StoredRecord{
-		State: core.StateAbandoned, Attempts: 1, Reason: waybill.ReasonRejected,
-		LastError: errNo.Error(),
-	})
-	if _, err := k.redriver().Redrive(k.ctx, admin.RedriveRequest{All: true, DryRun: true}); err != nil {
-		k.fail("a dry run of all: %v", err)
-	}
+	k.state("after a dry run", ids[0], StoredRecord{State: core.StateAbandoned, Attempts: 1, Reason: waybill.ReasonRejected, LastError: errNo.Error()})
+	_, err := k.redriver().Redrive(k.ctx, admin.RedriveRequest{All: true, DryRun: true})
+	k.failIf(err != nil, "a dry run of all: %v", err)
 	k.redriven("the same two", admin.RedriveRequest{}, 2, nil)
 }
 
@@ -200,9 +182,8 @@ func redriveRefusesExpired(k *kit) {
 	k.redriven("two, one of them expired", admin.RedriveRequest{}, 1, expired)
 	k.drainIDs(ids[1:])
 	k.redriven("an expired one by force", admin.RedriveRequest{Force: true}, 1, nil)
-	if r := k.takeIDs(ids[:1])[0]; !r.Envelope.Expires.IsZero() {
-		k.fail("an expired record was redriven by force and expires %s", r.Envelope.Expires)
-	}
+	r := k.takeIDs(ids[:1])[0]
+	k.failIf(!r.Envelope.Expires.IsZero(), "an expired record was redriven by force and expires %s", r.Envelope.Expires)
 }
 
 // A record older than the inbox's memory is put back only with Force. DB-12.
@@ -256,9 +237,8 @@ func redriveAsksForAll(k *kit) {
 		{Filter: k.mine(admin.Filter{States: []core.State{core.StatePending}})},
 	} {
 		_, err := k.redriver().Redrive(k.ctx, req)
-		if _, ok := errors.AsType[*waybill.InvalidError](err); !ok {
-			k.fail("redrive %+v: %v, want a *waybill.InvalidError", req, err)
-		}
+		_, ok := errors.AsType[*waybill.InvalidError](err)
+		k.failIf(!ok, "redrive %+v: %v, want a *waybill.InvalidError", req, err)
 	}
 }
 
@@ -282,9 +262,7 @@ func redriveMindsDedupeKeys(k *kit) {
 		ids = append(ids, k.stage(k.msg(waybill.DedupeKey("d")))...)
 		k.abandonKept(waybill.ReasonRejected, ids[len(ids)-1])
 	}
-	if k.inspect(ids[0]).DedupeKey != "d" {
-		k.fail("inspect does not show the dedupe key")
-	}
+	k.failIf(k.inspect(ids[0]).DedupeKey != "d", "inspect does not show the dedupe key")
 	live := k.stage(k.msg(waybill.DedupeKey("d")))
 	refused := map[string]int{admin.RefusedDuplicate: 2}
 	k.redriven("two for which a third one stands", admin.RedriveRequest{}, 0, refused)
@@ -293,9 +271,8 @@ func redriveMindsDedupeKeys(k *kit) {
 	one := map[string]int{admin.RefusedDuplicate: 1}
 	k.redriven("two with one dedupe key, in a dry run", admin.RedriveRequest{DryRun: true}, 1, one)
 	k.redriven("two with one dedupe key", admin.RedriveRequest{}, 1, one)
-	if s := k.stageNow(k.msg(waybill.DedupeKey("d")))[0]; !s.Duplicate || s.ID != ids[0] {
-		k.fail("staging the dedupe key of a redriven message answered %+v, want a duplicate of it", s)
-	}
+	s := k.stageNow(k.msg(waybill.DedupeKey("d")))[0]
+	k.failIf(!s.Duplicate || s.ID != ids[0], "staging the dedupe key of a redriven message answered %+v, want a duplicate of it", s)
 	k.drainIDs(ids[:1])
 }
 
@@ -308,22 +285,19 @@ func redriveOfWhatWasReplaced(k *kit) {
 		old, now := k.msg(waybill.DedupeKey("d")), k.msg(waybill.Replace("d"))
 		k.stageNow(old)
 		r := k.takeIDs([]string{old.ID})[0]
-		if s := k.stageNow(now)[0]; s.Replaced != waybill.CancelInFlight {
-			k.fail("staging a replacement of what is out answered %+v", s)
-		}
+		s := k.stageNow(now)[0]
+		k.failIf(s.Replaced != waybill.CancelInFlight, "staging a replacement of what is out answered %+v", s)
 		if given {
 			k.settle(core.Abandon(&r, waybill.ReasonRejected, errNo))
 			k.kept(old.ID)
 		} else {
 			k.retry(r, far)
 		}
-		if key := k.inspect(old.ID).DedupeKey; key != "" {
-			k.fail("a message was replaced in flight, and still shows the dedupe key %q", key)
-		}
+		key := k.inspect(old.ID).DedupeKey
+		k.failIf(key != "", "a message was replaced in flight, and still shows the dedupe key %q", key)
 		k.redriven("one that was replaced in flight", admin.RedriveRequest{Filter: admin.Filter{IDs: []string{old.ID}}}, 1, nil)
-		if s := k.stageNow(k.msg(waybill.DedupeKey("d")))[0]; !s.Duplicate || s.ID != now.ID {
-			k.fail("staging the dedupe key of a replaced message answered %+v, want a duplicate of its replacement", s)
-		}
+		s = k.stageNow(k.msg(waybill.DedupeKey("d")))[0]
+		k.failIf(!s.Duplicate || s.ID != now.ID, "staging the dedupe key of a replaced message answered %+v, want a duplicate of its replacement", s)
 		k.drainIDs([]string{old.ID, now.ID})
 	}
 }
@@ -355,9 +329,9 @@ func redriveRepairs(k *kit) {
 	k.redriven("one as it is", admin.RedriveRequest{}, 1, nil)
 	for i, r := range k.takeIDs(ids) {
 		body := string(r.Envelope.Body)
-		if want := [...]string{"repaired", ""}; i < len(want) && body != want[i] || i == len(want) && body == "" {
-			k.fail("the record %d of 0, 1, 2 is sent with the body %q", i, body)
-		}
+		want := [...]string{"repaired", ""}
+		k.failIf(i < len(want) && body != want[i] || i == len(want) && body == "",
+			"the record %d of 0, 1, 2 is sent with the body %q", i, body)
 		k.published(r)
 	}
 }
@@ -384,9 +358,8 @@ func redriveMarksRepaired(k *kit) {
 					i, round, e.Headers[content.Header], mark == was[i])
 			}
 			delete(e.Headers, content.Header)
-			if len(e.Headers)+len(msgs[i].Headers) > 0 && !maps.Equal(e.Headers, msgs[i].Headers) {
-				k.fail("record %d after %d repairs has the headers %v besides, want %v", i, round, e.Headers, msgs[i].Headers)
-			}
+			k.failIf(len(e.Headers)+len(msgs[i].Headers) > 0 && !maps.Equal(e.Headers, msgs[i].Headers),
+				"record %d after %d repairs has the headers %v besides, want %v", i, round, e.Headers, msgs[i].Headers)
 			if round < 2 {
 				k.settle(core.Abandon(&r, waybill.ReasonRejected, errNo))
 			} else {

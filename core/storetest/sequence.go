@@ -68,9 +68,7 @@ func concurrentCommitsAllArrive(k *kit) {
 		}
 		for len(seen) < 2*writers*rounds {
 			id := k.drain(1)[0].ID
-			if seen[id] {
-				k.fail("message %s was handed out again after it had been published", id)
-			}
+			k.failIf(seen[id], "message %s was handed out again after it had been published", id)
 			seen[id] = true
 		}
 	})

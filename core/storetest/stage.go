@@ -38,9 +38,8 @@ var stageChecks = []named{
 func commitShowsMessage(k *kit) {
 	tx := k.begin()
 	staged := k.stageIn(tx, k.msg())
-	if staged[0].Route != k.route || staged[0].ID == "" || staged[0].Duplicate {
-		k.fail("stage returned %+v for a new message on route %s", staged[0], k.route)
-	}
+	k.failIf(staged[0].Route != k.route || staged[0].ID == "" || staged[0].Duplicate,
+		"stage returned %+v for a new message on route %s", staged[0], k.route)
 	k.hidden()
 	k.commit(tx)
 	rs := k.takeIDs(stagedIDs(staged))
@@ -73,13 +72,10 @@ func manyMessagesMixedTopics(k *kit) {
 	ids := k.stage(msgs...)
 	seen := map[string]bool{}
 	for i, r := range k.takeIDs(ids) {
-		if seen[r.Envelope.ID] {
-			k.fail("message %d was handed out twice", i)
-		}
+		k.failIf(seen[r.Envelope.ID], "message %d was handed out twice", i)
 		seen[r.Envelope.ID] = true
-		if r.Envelope.Topic != msgs[i].Topic || !bytes.Equal(r.Envelope.Body, msgs[i].Body) {
-			k.fail("message %d has another message's topic or body", i)
-		}
+		k.failIf(r.Envelope.Topic != msgs[i].Topic || !bytes.Equal(r.Envelope.Body, msgs[i].Body),
+			"message %d has another message's topic or body", i)
 	}
 	k.none("all are out")
 }
@@ -90,9 +86,8 @@ func severalRoutesOfOneMessage(k *kit) {
 	tx := k.begin()
 	staged := k.stageIn(tx, k.msg(waybill.Routes(k.route, other.route)), k.msg(waybill.Routes(other.route)))
 	k.commit(tx)
-	if staged[0].ID != staged[1].ID || staged[0].Route != k.route || staged[1].Route != other.route || staged[2].Route != other.route {
-		k.fail("stage returned %+v, want one result a message and route in the message's order", staged)
-	}
+	k.failIf(staged[0].ID != staged[1].ID || staged[0].Route != k.route || staged[1].Route != other.route || staged[2].Route != other.route,
+		"stage returned %+v, want one result a message and route in the message's order", staged)
 	k.published(k.takeIDs(stagedIDs(staged[:1]))...)
 	k.none("only one message is on this route")
 	other.takeIDs(stagedIDs(staged[1:]))
@@ -104,9 +99,7 @@ func duplicateIsReported(k *kit) {
 	id, other := waybill.NewID(), k.other(k.h)
 	expect := func(where string, staged []waybill.Staged, want ...bool) {
 		for i := range want {
-			if staged[i].Duplicate != want[i] || staged[i].ID != id {
-				k.fail("%s: result %d is %+v, want duplicate %v", where, i, staged[i], want[i])
-			}
+			k.failIf(staged[i].Duplicate != want[i] || staged[i].ID != id, "%s: result %d is %+v, want duplicate %v", where, i, staged[i], want[i])
 		}
 	}
 	tx := k.begin()
@@ -118,9 +111,7 @@ func duplicateIsReported(k *kit) {
 	fresh := k.msg()
 	staged := k.stageIn(tx, k.msg(waybill.ID(id)), fresh)
 	expect("in a later transaction", staged, true)
-	if staged[1].Duplicate {
-		k.fail("a new message beside a duplicate is reported as a duplicate")
-	}
+	k.failIf(staged[1].Duplicate, "a new message beside a duplicate is reported as a duplicate")
 	k.commit(tx)
 	k.takeIDs([]string{id, staged[1].ID})
 	k.none("it was a duplicate")
@@ -136,33 +127,21 @@ func duplicateIsReported(k *kit) {
 func idOfAnotherSourceIsRefused(k *kit) {
 	id := waybill.NewID()
 	of := func(source string, opts ...waybill.MessageOption) waybill.Message {
-		m := k.msg(append([]waybill.MessageOption{waybill.ID(id)}, opts...)...)
-		m.Source = source
-		return m
+		return k.msg(append(opts, waybill.ID(id), fromSource(source))...)
 	}
 	refused := func(where string, msgs ...waybill.Message) {
-		tx := k.begin()
-		_, err := tx.Stage(k.ctx, msgs...)
-		if waybill.ClassOf(err) != waybill.ClassPermanent || waybill.ReasonOf(err) != waybill.ReasonIDConflict {
-			k.fail("%s: the same id from another source: stage answered %v, want class %v and reason %q", where,
-				err, waybill.ClassPermanent, waybill.ReasonIDConflict)
-		}
-		k.rollback(tx)
+		k.conflict(where+": the same id from another source", msgs...)
 	}
 	refused("within one call", of("/storetest/a"), of("/storetest/b"))
 	k.stage(of("/storetest/a"))
 	refused("alone", of("/storetest/b"))
 	refused("beside others", k.msg(), of("/storetest/b"), k.msg())
 	refused("with a dedupe key", of("/storetest/b", waybill.DedupeKey("k")))
-	if s := k.stageNow(of("/storetest/a"))[0]; !s.Duplicate {
-		k.fail("the same id from the same source: stage answered %+v, want a duplicate", s)
-	}
+	s := k.stageNow(of("/storetest/a"))[0]
+	k.failIf(!s.Duplicate, "the same id from the same source: stage answered %+v, want a duplicate", s)
 	other := k.other(k.h)
-	elsewhere := other.msg(waybill.ID(id))
-	elsewhere.Source = "/storetest/b"
-	if s := k.stageNow(elsewhere)[0]; s.Duplicate {
-		k.fail("the same id from another source on another route: stage answered %+v", s)
-	}
+	s = k.stageNow(other.msg(waybill.ID(id), fromSource("/storetest/b")))[0]
+	k.failIf(s.Duplicate, "the same id from another source on another route: stage answered %+v", s)
 	k.abandon(waybill.ReasonRejected, id)
 	if rec, ok := k.stored(id); !ok || rec != nil {
 		refused("while the other one is kept", of("/storetest/b"))
@@ -176,9 +155,8 @@ func duplicateOfRolledBackIsNone(k *kit) {
 	k.stageIn(tx, k.msg(waybill.ID(id)))
 	k.rollback(tx)
 	tx = k.begin()
-	if s := k.stageIn(tx, k.msg(waybill.ID(id))); s[0].Duplicate {
-		k.fail("a message is reported as a duplicate of one that was rolled back")
-	}
+	s := k.stageIn(tx, k.msg(waybill.ID(id)))
+	k.failIf(s[0].Duplicate, "a message is reported as a duplicate of one that was rolled back")
 	k.commit(tx)
 	k.takeIDs([]string{id})
 }
@@ -191,9 +169,8 @@ func duplicateOfAbandonedIsReported(k *kit) {
 		k.undeclared("abandoned records are not kept, or cannot be seen")
 	}
 	tx := k.begin()
-	if s := k.stageIn(tx, k.msg(waybill.ID(ids[0]))); !s[0].Duplicate {
-		k.fail("a second message with the (route, id) of an abandoned record is not reported as a duplicate")
-	}
+	s := k.stageIn(tx, k.msg(waybill.ID(ids[0])))
+	k.failIf(!s[0].Duplicate, "a second message with the (route, id) of an abandoned record is not reported as a duplicate")
 	k.commit(tx)
 	k.none("it was abandoned, and a duplicate")
 }
@@ -221,9 +198,7 @@ func duplicateOfRunningTransactionWaits(k *kit) {
 			k.rollback(first)
 		}
 		k.must("second transaction", <-second)
-		if dup != commit {
-			k.fail("the first transaction committed: %v; the second's message is a duplicate: %v", commit, dup)
-		}
+		k.failIf(dup != commit, "the first transaction committed: %v; the second's message is a duplicate: %v", commit, dup)
 		k.drainIDs([]string{id})
 		k.none("there was one message")
 	}
@@ -261,12 +236,9 @@ func envelopeRoundTrip(k *kit) {
 			want.Type, want.Source, want.Time, want.HLC = got.Type, got.Source, got.Time, got.HLC
 		}
 		want.Expires = want.Expires.Truncate(time.Microsecond)
-		if d := cmp.Diff(want, got, cmpopts.EquateEmpty()); d != "" {
-			k.fail("message %d came back changed (-staged +handed out):\n%s", i, d)
-		}
-		if r.Err != nil {
-			k.fail("message %d cannot be read: %w", i, r.Err)
-		}
+		d := cmp.Diff(want, got, cmpopts.EquateEmpty())
+		k.failIf(d != "", "message %d came back changed (-staged +handed out):\n%s", i, d)
+		k.failIf(r.Err != nil, "message %d cannot be read: %w", i, r.Err)
 	}
 }
 
@@ -275,9 +247,8 @@ func largeBodyRoundTrip(k *kit) {
 	m := k.msg()
 	m.Body = bytes.Repeat([]byte("0123456789abcde\x00"), 700_000/16)
 	k.stage(m)
-	if rs := k.take(1); !bytes.Equal(rs[0].Envelope.Body, m.Body) {
-		k.fail("a body of %d bytes came back changed, with %d", len(m.Body), len(rs[0].Envelope.Body))
-	}
+	rs := k.take(1)
+	k.failIf(!bytes.Equal(rs[0].Envelope.Body, m.Body), "a body of %d bytes came back changed, with %d", len(m.Body), len(rs[0].Envelope.Body))
 }
 
 // Empty fields are filled in at stage time. A message without routes is on the default one. ST-12.
@@ -285,9 +256,7 @@ func emptyFieldsAreFilled(k *kit) {
 	tx := k.begin()
 	staged, err := tx.Stage(k.ctx, k.msg(waybill.Routes()))
 	k.must("stage", err)
-	if len(staged) != 1 || staged[0].Route != waybill.DefaultRoute {
-		k.fail("a message without routes went to %+v", staged)
-	}
+	k.failIf(len(staged) != 1 || staged[0].Route != waybill.DefaultRoute, "a message without routes went to %+v", staged)
 	k.rollback(tx) // other relays may serve the default route
 	before := time.Now()
 	tx = k.begin()
@@ -299,9 +268,8 @@ func emptyFieldsAreFilled(k *kit) {
 		!e.Expires.IsZero() && e.Expires.Before(before) {
 		k.fail("fields were not filled: %+v", *e)
 	}
-	if d := e.Time.Sub(before).Abs(); d > time.Since(before)+time.Second {
-		k.fail("the time of a message staged now is %s off", d)
-	}
+	d := e.Time.Sub(before).Abs()
+	k.failIf(d > time.Since(before)+time.Second, "the time of a message staged now is %s off", d)
 }
 
 // Correlation, causation, tenant, run and lineage come from the context. ST-12.
@@ -313,9 +281,8 @@ func contextFillsScope(k *kit) {
 	k.commit(tx)
 	e := &k.take(1)[0].Envelope
 	got := waybill.Scope{CorrelationID: e.CorrelationID, CausationID: e.CausationID, Tenant: e.Tenant, RunID: e.RunID, Lineage: e.Lineage}
-	if d := cmp.Diff(scope, got); d != "" {
-		k.fail("the context's scope did not reach the message (-want +got):\n%s", d)
-	}
+	d := cmp.Diff(scope, got)
+	k.failIf(d != "", "the context's scope did not reach the message (-want +got):\n%s", d)
 }
 
 // Bad messages are refused with a typed error, the good ones beside them too, and the transaction goes on. ST-15.
@@ -341,9 +308,8 @@ func badInputIsRefusedAsAWhole(k *kit) {
 		spoil(&m)
 		_, err := tx.Stage(k.ctx, k.msg(), m, k.msg())
 		var invalid *waybill.InvalidError
-		if !errors.As(err, &invalid) || !errors.Is(err, waybill.ErrInvalid) {
-			k.fail("%s: got %v, want a *waybill.InvalidError", name, err)
-		}
+		k.failIf(!errors.As(err, &invalid) || !errors.Is(err, waybill.ErrInvalid),
+			"%s: got %v, want a *waybill.InvalidError", name, err)
 	}
 	ids := stagedIDs(k.stageIn(tx, k.msg()))
 	k.commit(tx)
@@ -365,9 +331,8 @@ func stageCopiesItsInput(k *kit) {
 	for range 2 {
 		r := k.take(1)[0]
 		e := &r.Envelope
-		if string(e.Body) != "body" || e.Headers["h"] != "v" || e.Lineage[0] != "a" {
-			k.fail("a message changed after it was staged: %q %v %v", e.Body, e.Headers, e.Lineage)
-		}
+		k.failIf(string(e.Body) != "body" || e.Headers["h"] != "v" || e.Lineage[0] != "a",
+			"a message changed after it was staged: %q %v %v", e.Body, e.Headers, e.Lineage)
 		spoil(e)
 		k.release(r)
 	}
@@ -378,9 +343,8 @@ func stageHeedsItsContext(k *kit) {
 	ctx, cancel := context.WithCancel(k.ctx)
 	tx := k.begin()
 	cancel()
-	if _, err := tx.Stage(ctx, k.msg()); err == nil {
-		k.fail("stage with an ended context succeeded")
-	}
+	_, err := tx.Stage(ctx, k.msg())
+	k.failIf(err == nil, "stage with an ended context succeeded")
 	_ = tx.Rollback(k.ctx) // the connection may be gone with the context
 	k.none("its staging had failed")
 }

@@ -11,9 +11,7 @@ func (k *kit) mustStage(tx Tx, msgs ...waybill.Message) []waybill.Staged {
 	for i := range msgs {
 		n += max(len(msgs[i].Routes), 1)
 	}
-	if len(staged) != n {
-		k.fail("stage returned %d results for %d messages and routes", len(staged), n)
-	}
+	k.failIf(len(staged) != n, "stage returned %d results for %d messages and routes", len(staged), n)
 	return staged
 }
 
@@ -24,10 +22,17 @@ func (k *kit) stageNow(msgs ...waybill.Message) []waybill.Staged {
 	return staged
 }
 
+// conflict stages msgs, which must be refused since another source's message has the id or the dedupe key of one.
+func (k *kit) conflict(what string, msgs ...waybill.Message) {
+	tx := k.begin()
+	_, err := tx.Stage(k.ctx, msgs...)
+	k.failIf(waybill.ClassOf(err) != waybill.ClassPermanent || waybill.ReasonOf(err) != waybill.ReasonIDConflict,
+		"%s: stage answered %v, want class %v and reason %q", what, err, waybill.ClassPermanent, waybill.ReasonIDConflict)
+	k.rollback(tx)
+}
+
 func (k *kit) expect(where string, got, want waybill.Staged) {
-	if got != want {
-		k.fail("%s: stage answered %+v, want %+v", where, got, want)
-	}
+	k.failIf(got != want, "%s: stage answered %+v, want %+v", where, got, want)
 }
 
 func (k *kit) cancelIn(tx Tx, keys ...waybill.CancelKey) []waybill.CancelStatus {
@@ -37,9 +42,7 @@ func (k *kit) cancelIn(tx Tx, keys ...waybill.CancelKey) []waybill.CancelStatus 
 	}
 	got, err := c.Cancel(k.ctx, keys...)
 	k.must("cancel", err)
-	if len(got) != len(keys) {
-		k.fail("cancel returned %d answers for %d keys", len(got), len(keys))
-	}
+	k.failIf(len(got) != len(keys), "cancel returned %d answers for %d keys", len(got), len(keys))
 	return got
 }
 
@@ -48,9 +51,7 @@ func (k *kit) cancel(where string, want waybill.CancelStatus, key waybill.Cancel
 	tx := k.begin()
 	got := k.cancelIn(tx, key)
 	k.commit(tx)
-	if got[0] != want {
-		k.fail("%s: cancel answered %v, want %q", where, got[0], want)
-	}
+	k.failIf(got[0] != want, "%s: cancel answered %v, want %q", where, got[0], want)
 }
 
 // canCancel ends the check if the harness cannot cancel.

@@ -183,9 +183,7 @@ func (p *player) own(from core.Session) { p.move(from, func(uint8) core.Session 
 func (p *player) take(deliver bool, refs ...core.Ref) []core.HoldResult {
 	got, err := p.k.store.Hold(p.k.ctx, p.Session, core.HoldRequest{Refs: refs, Deliver: deliver})
 	p.k.must("hold", err)
-	if len(got) != len(refs) {
-		p.k.fail("hold answered %d records for %d refs", len(got), len(refs))
-	}
+	p.k.failIf(len(got) != len(refs), "hold answered %d records for %d refs", len(got), len(refs))
 	return got
 }
 
@@ -216,9 +214,7 @@ func (p *player) settle(t *table, of func(f facts) bool, fn func(r *core.Record)
 		}
 	}
 	res := p.k.store.Settle(p.k.ctx, p.Session, out)
-	if len(res) != len(out) {
-		p.k.fail("settle returned %d results for %d outcomes", len(res), len(out))
-	}
+	p.k.failIf(len(res) != len(out), "settle returned %d results for %d outcomes", len(res), len(out))
 	p.k.must("settle", res.FirstErr())
 }
 
@@ -324,16 +320,6 @@ func (t *table) stage(list []facts) {
 	k.commit(tx)
 }
 
-// raw is begin, without a member of the check.
-func (k *kit) raw() Tx {
-	tx, err := k.h.Begin(k.ctx)
-	k.must("begin", err)
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	k.txs = append(k.txs, tx)
-	return tx
-}
-
 // read finds the records that are in line.
 func (t *table) read(p *player) {
 	found := 0
@@ -341,9 +327,7 @@ func (t *table) read(p *player) {
 		result := p.look(core.ReadRequest{
 			Ranges: []core.Range{{RouteSlots: all(t.k.route)[0], From: after, To: math.MaxInt64, Limit: pageSize}}, Limit: pageSize, Bytes: math.MaxInt32,
 		})
-		if len(result.Ranges) != 1 || pages > maxPages {
-			t.k.fail("read answered %d ranges, want 1, or its pages do not end", len(result.Ranges))
-		}
+		t.k.failIf(len(result.Ranges) != 1 || pages > maxPages, "read answered %d ranges, want 1, or its pages do not end", len(result.Ranges))
 		for _, rec := range result.Ranges[0].Records {
 			if r := t.byID[rec.ID]; r != nil {
 				r.rec, r.Ref = rec, rec.Ref
@@ -361,17 +345,13 @@ func (t *table) read(p *player) {
 			want++
 		}
 	}
-	if found != want {
-		t.k.fail("%d records were read, want %d", found, want)
-	}
+	t.k.failIf(found != want, "%d records were read, want %d", found, want)
 }
 
 func (p *player) look(request core.ReadRequest) core.ReadResult {
 	result, err := p.k.store.Read(p.k.ctx, p.Session, request)
 	p.k.must("read", err)
-	if !result.Known {
-		p.k.fail("a member read, and the answer says that it is none")
-	}
+	p.k.failIf(!result.Known, "a member read, and the answer says that it is none")
 	return result
 }
 
@@ -455,9 +435,7 @@ func (t *table) seen() map[string]*seen {
 		out[id] = &seen{State: st.State, Reason: st.Reason, Attempts: st.Attempts, Crashes: st.Crashes}
 	}
 	of := func(id string) *seen {
-		if out[id] == nil {
-			t.k.fail("a member reads a record that no operator sees")
-		}
+		t.k.failIf(out[id] == nil, "a member reads a record that no operator sees")
 		return out[id]
 	}
 	refs := make([]core.Ref, len(t.rows))
@@ -469,9 +447,8 @@ func (t *table) seen() map[string]*seen {
 		r := &result.Rechecked[i]
 		g := of(r.ID)
 		g.Holder, g.Version, g.Deliveries, g.Cancellable = r.Holder, r.Version, r.Deliveries, r.Cancellable
-		if r.Attempts != g.Attempts || r.Crashes != g.Crashes {
-			t.k.fail("a member reads %d attempts and %d crashes, an operator %d and %d", r.Attempts, r.Crashes, g.Attempts, g.Crashes)
-		}
+		t.k.failIf(r.Attempts != g.Attempts || r.Crashes != g.Crashes,
+			"a member reads %d attempts and %d crashes, an operator %d and %d", r.Attempts, r.Crashes, g.Attempts, g.Crashes)
 	}
 	for _, w := range result.RecheckedBlocked {
 		g := of(w.ID)
@@ -483,9 +460,8 @@ func (t *table) seen() map[string]*seen {
 			of(w.ID).Why = w.Why
 			after = max(after, w.Seq)
 		}
-		if more = result.MoreBlocked; pages > maxPages {
-			t.k.fail("the pages of what waits do not end")
-		}
+		more = result.MoreBlocked
+		t.k.failIf(pages > maxPages, "the pages of what waits do not end")
 	}
 	return out
 }

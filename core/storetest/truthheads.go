@@ -130,9 +130,7 @@ func (h *headTable) listed(blocking, unbound bool) {
 		keys, more, err = keeper.BlockedKeys(h.k.ctx, req)
 		h.k.must("blocked keys", err)
 		for _, b := range keys {
-			if b.Key <= req.After {
-				h.k.fail("key %q is listed behind %q", b.Key, req.After)
-			}
+			h.k.failIf(b.Key <= req.After, "key %q is listed behind %q", b.Key, req.After)
 			got[b.Head.Envelope.ID], req.After = fmt.Sprint(b.Cause, ", behind it ", b.Behind), b.Key
 		}
 	}
@@ -226,9 +224,8 @@ func rulesHeads(k *kit) {
 	})
 	cancel()
 	for range waiting {
-		if err := <-pending; err == nil {
-			k.fail("a decision that was not carried out was answered with success when its context ended")
-		}
+		err := <-pending
+		k.failIf(err == nil, "a decision that was not carried out was answered with success when its context ended")
 	}
 	h.each("decide about a head", func(i int, r *truth) (string, string) {
 		if h.decide[i] == 0 || changes[i] == rules.HeadTold {
@@ -271,9 +268,7 @@ func (h *headTable) decisions(want int, answered <-chan error) {
 			h.k.fail("a decision about a record that can be out was answered before its owner carried it out: %w", err)
 		default:
 		}
-		if !w.Again(h.k.ctx) {
-			h.k.fail("owners are told of %d decisions, want %d", n, want)
-		}
+		h.k.failIf(!w.Again(h.k.ctx), "owners are told of %d decisions, want %d", n, want)
 	}
 }
 

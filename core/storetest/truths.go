@@ -91,9 +91,7 @@ func rulesSettle(k *kit) {
 		}
 	}
 	res := k.store.Settle(k.ctx, t.self.Session, outcomes)
-	if len(res) != len(outcomes) {
-		k.fail("settle returned %d results for %d outcomes", len(res), len(outcomes))
-	}
+	k.failIf(len(res) != len(outcomes), "settle returned %d results for %d outcomes", len(res), len(outcomes))
 	t.each("settle", func(i int, r *truth) (string, string) { return answer(res[i]), r.want })
 	t.now("after a settle", func(r *truth) *rules.Row { return &wants[slices.Index(t.rows, r)].Row })
 	stored := t.stored()
@@ -234,22 +232,18 @@ func rulesRelease(k *kit) {
 				continue // below
 			}
 			done, err := k.store.ReleasePartition(k.ctx, t.self.Session, asked, nil)
-			if done != wantDone || answer(err) != answer(wantErr) {
-				k.fail("a partition of session %d in term %d was given up by %d for term %d: got %v and %v, want %v and %v", u.Owner, u.Term,
-					t.self.Session, asked.Term, done, err, wantDone, wantErr)
-			}
+			k.failIf(done != wantDone || answer(err) != answer(wantErr),
+				"a partition of session %d in term %d was given up by %d for term %d: got %v and %v, want %v and %v", u.Owner, u.Term, t.self.Session, asked.Term, done, err, wantDone, wantErr)
 		}
 	}
 	partition := t.partitions()[partitionOf(facts{partition: self})]
 	partition.ReadAfter = 7
-	if done, err := k.store.ReleasePartition(k.ctx, t.self.Session, partition, refs); !done || err != nil {
-		k.fail("release a partition: %v and %v", done, err)
-	}
+	done, err := k.store.ReleasePartition(k.ctx, t.self.Session, partition, refs)
+	k.failIf(!done || err != nil, "release a partition: %v and %v", done, err)
 	now := partition
 	now.Owner, now.Term = 0, partition.Term+1
-	if got := t.partitions()[partitionOf(facts{partition: self})]; got != now {
-		k.fail("a partition was released, and is %+v, want %+v", got, now)
-	}
+	got := t.partitions()[partitionOf(facts{partition: self})]
+	k.failIf(got != now, "a partition was released, and is %+v, want %+v", got, now)
 	t.now("after a release", func(r *truth) *rules.Row { return &r.next })
 }
 
@@ -297,9 +291,9 @@ func (t *table) refuse() {
 		}
 		t.k.truths += want.Matched
 		req.DryRun = true
-		if got := t.k.redrive(req); !maps.Equal(got.Refused, want.Refused) || got.Matched != want.Matched || got.Changed != want.Changed {
-			t.k.fail("a redrive for inboxes that remember for %s, blocking %v, would be %+v, want %+v", req.InboxRetention, req.BlockAfterAbandon, got, want)
-		}
+		got := t.k.redrive(req)
+		t.k.failIf(!maps.Equal(got.Refused, want.Refused) || got.Matched != want.Matched || got.Changed != want.Changed,
+			"a redrive for inboxes that remember for %s, blocking %v, would be %+v, want %+v", req.InboxRetention, req.BlockAfterAbandon, got, want)
 	}
 }
 
@@ -434,9 +428,7 @@ func rulesCounts(k *kit) {
 		c.Oldest = 0
 		got[kind{c.State, c.Reason}] = c
 	}
-	if !maps.Equal(got, want) {
-		k.fail("the counts of a route are %+v, want %+v", got, want)
-	}
+	k.failIf(!maps.Equal(got, want), "the counts of a route are %+v, want %+v", got, want)
 	for of := range want {
 		f := admin.Filter{States: []core.State{of.state}}
 		if of.reason != "" {
@@ -458,9 +450,7 @@ func (t *table) decide(asked []admin.Decision, told bool) []admin.Decision {
 		t.k.must("decide about records", err)
 		out = append(out, got...)
 	}
-	if len(out) != len(asked) {
-		t.k.fail("%d answers to %d decisions", len(out), len(asked))
-	}
+	t.k.failIf(len(out) != len(asked), "%d answers to %d decisions", len(out), len(asked))
 	t.each("decide", func(i int, r *truth) (string, string) {
 		named := &r.Row
 		if asked[i].ID != r.ID {
@@ -586,8 +576,6 @@ func (t *table) partitions() (out []core.PartitionState) {
 			out = append(out, u)
 		}
 	}
-	if len(out) != tablePartitions {
-		t.k.fail("a route of %d partitions has %d", tablePartitions, len(out))
-	}
+	t.k.failIf(len(out) != tablePartitions, "a route of %d partitions has %d", tablePartitions, len(out))
 	return out
 }

@@ -48,40 +48,36 @@ func (k *kit) wait(ctx context.Context, limit time.Duration, also ...string) <-c
 }
 
 func (k *kit) woken(done <-chan woken, within time.Duration, why string) woken {
-	t := time.NewTimer(within)
-	defer t.Stop()
-	select {
-	case w := <-done:
-		return w
-	case <-t.C:
-		k.fail("Wait did not return within %s %s", within, why)
-	case <-k.ctx.Done():
-		k.fail("the check ran out of time: %w", k.ctx.Err())
+	w, ok := suitetest.ComeWithin(done, within)
+	k.failIf(!ok, "Wait did not return within %s %s", within, why)
+	return w
+}
+
+// waitLong is wait for something else than its limit.
+func (k *kit) waitLong() <-chan woken { return k.wait(k.ctx, long) }
+
+// follow waits until the message id can be handed out, and hands it out. Wait can return early: again calls it again.
+func (k *kit) follow(done <-chan woken, again func() <-chan woken, id string, within time.Duration) core.Record {
+	for start := time.Now(); ; done = again() {
+		left := within - time.Since(start)
+		k.failIf(left <= 0, "following Wait did not find message %s within %s", id, within)
+		k.must("wait", k.woken(done, left, "though a message can be handed out").err)
+		if rs := k.try(1); len(rs) > 0 {
+			k.failIf(rs[0].ID != id, "message %s was handed out, want %s", rs[0].ID, id)
+			return rs[0]
+		}
 	}
-	return woken{}
 }
 
 // A waiting relay learns of a message that is committed. Wait can also return early; then the relay looks in vain and
 // waits again. DB-10.
 func waitWakesOnCommit(k *kit) {
 	k.waiter()
-	for _, warm := range []bool{false, true} { // the second time it has already waited and woken
+	for range 2 { // the second time it has already waited and woken
 		k.idle()
-		done := k.wait(k.ctx, long)
-		start := time.Now()
-		ids := k.stage(k.msg())
-		for {
-			w := k.woken(done, soon(), "after a message was committed")
-			k.must("wait", w.err)
-			if rs := k.try(1); len(rs) > 0 {
-				k.published(rs...)
-				break
-			}
-			if time.Since(start) > soon() {
-				k.fail("Wait returned (%s), but message %s is not in line; second time: %v", w.cause, ids[0], warm)
-			}
-			done = k.wait(k.ctx, long)
-		}
+		done := k.waitLong()
+		id := k.stage(k.msg())[0]
+		k.published(k.follow(done, k.waitLong, id, soon()))
 	}
 }
 
@@ -91,7 +87,7 @@ func waitLosesNothing(k *kit) {
 	for range 3 {
 		k.idle()
 		k.stage(k.msg())
-		w := k.woken(k.wait(k.ctx, long), soon(), "though a message had been committed before")
+		w := k.woken(k.waitLong(), soon(), "though a message had been committed before")
 		k.must("wait", w.err)
 		k.drain(1)
 	}
@@ -100,24 +96,10 @@ func waitLosesNothing(k *kit) {
 // A waiting relay finds records that come due: a scheduled message, and a retry. ST-07, DB-10.
 func waitWakesForTimers(k *kit) {
 	k.waiter()
-	follow := func(what, id string, start time.Time) core.Record {
-		for time.Since(start) < short+soon() {
-			if rs := k.try(1); len(rs) > 0 {
-				if rs[0].ID != id {
-					k.fail("%s: another record came", what)
-				}
-				return rs[0]
-			}
-			k.must("wait", k.woken(k.wait(k.ctx, long), short+soon(), "though a record came due").err)
-		}
-		k.fail("%s: following Wait took more than %s, want %s", what, time.Since(start), short)
-		return core.Record{}
-	}
-	start := time.Now()
-	r := follow("a scheduled message", k.stage(k.msg(waybill.Delay(short)))[0], start)
-	start = time.Now()
+	id := k.stage(k.msg(waybill.Delay(short)))[0]
+	r := k.follow(k.waitLong(), k.waitLong, id, short+soon())
 	k.retry(r, short)
-	follow("a retry", r.ID, start)
+	k.follow(k.waitLong(), k.waitLong, id, short+soon())
 }
 
 // Neither a rollback nor a message that is due later notifies anyone. DB-10.
@@ -132,9 +114,7 @@ func waitIsNotWokenInVain(k *kit) {
 		k.stage(k.msg(waybill.Delay(far)))
 		w := k.woken(done, short+soon(), "after its limit")
 		k.must("wait", w.err)
-		if w.cause == core.WakeNotify {
-			k.fail("Wait was notified after %s, but there is nothing to hand out", w.after)
-		}
+		k.failIf(w.cause == core.WakeNotify, "Wait was notified after %s, but there is nothing to hand out", w.after)
 		k.idle()
 	}
 }
@@ -144,9 +124,7 @@ func waitEndsAtLimit(k *kit) {
 	k.idle()
 	w := k.woken(k.wait(k.ctx, short), short+soon(), "after its limit")
 	k.must("wait", w.err)
-	if w.cause == core.WakeStop {
-		k.fail("Wait says it was stopped")
-	}
+	k.failIf(w.cause == core.WakeStop, "Wait says it was stopped")
 }
 
 // Wait returns when its context ends, and can be called again. DB-10.
@@ -162,6 +140,6 @@ func waitEndsWithContext(k *kit) {
 		k.fail("Wait returned %q when its context ended", w.cause)
 	}
 	k.stage(k.msg())
-	w := k.woken(k.wait(k.ctx, long), soon(), "after a message was committed")
+	w := k.woken(k.waitLong(), soon(), "after a message was committed")
 	k.must("wait", w.err)
 }

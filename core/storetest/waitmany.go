@@ -1,32 +1,10 @@
 package storetest
 
-import (
-	"time"
-
-	"github.com/waybill-go/waybill"
-)
+import "github.com/waybill-go/waybill"
 
 var waitManyChecks = []named{
 	{"wait-wakes-for-each-route", waitWakesForEachRoute},
 	{"wait-wakes-for-timers-staged-meanwhile", waitWakesForTimersStagedMeanwhile},
-}
-
-// follow waits until a record can be handed out, and publishes it.
-func (k *kit) follow(done <-chan woken, id string, within time.Duration) {
-	for start := time.Now(); ; done = k.wait(k.ctx, long) {
-		left := within - time.Since(start)
-		if left <= 0 {
-			k.fail("following Wait did not find message %s within %s", id, within)
-		}
-		k.must("wait", k.woken(done, left, "though a message can be handed out").err)
-		if rs := k.try(1); len(rs) > 0 {
-			if rs[0].ID != id {
-				k.fail("message %s was handed out, want %s", rs[0].ID, id)
-			}
-			k.published(rs...)
-			return
-		}
-	}
 }
 
 // A relay that serves several routes wakes for a message of each of them, in any order of the routes. DB-10.
@@ -37,19 +15,11 @@ func waitWakesForEachRoute(k *kit) {
 	for _, o := range served {
 		o.idle()
 	}
+	wait := func() <-chan woken { return k.wait(k.ctx, long, others[0].route, others[1].route) }
 	for _, o := range served {
-		done := k.wait(k.ctx, long, others[0].route, others[1].route)
+		done := wait()
 		id := o.stage(o.msg())[0]
-		for start := time.Now(); ; done = k.wait(k.ctx, long, others[0].route, others[1].route) {
-			k.must("wait", k.woken(done, soon(), "after a message was committed on one of three routes").err)
-			if rs := o.try(1); len(rs) > 0 {
-				o.published(rs...)
-				break
-			}
-			if time.Since(start) > soon() {
-				k.fail("Wait for three routes returned, but message %s is not in line", id)
-			}
-		}
+		o.published(o.follow(done, wait, id, soon()))
 	}
 }
 
@@ -58,12 +28,12 @@ func waitWakesForEachRoute(k *kit) {
 func waitWakesForTimersStagedMeanwhile(k *kit) {
 	k.waiter()
 	k.idle()
-	done := k.wait(k.ctx, long)
+	done := k.waitLong()
 	id := k.stage(k.msg(waybill.Delay(short)))[0]
-	k.follow(done, id, short+soon())
+	k.published(k.follow(done, k.waitLong, id, short+soon()))
 	id = k.stage(k.msg())[0]
 	r := k.takeIDs([]string{id})[0]
-	done = k.wait(k.ctx, long)
+	done = k.waitLong()
 	k.retry(r, short)
-	k.follow(done, id, short+soon())
+	k.published(k.follow(done, k.waitLong, id, short+soon()))
 }

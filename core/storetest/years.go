@@ -25,12 +25,10 @@ func expiresInYear9999(k *kit) {
 		ids := k.stage(m)
 		for attempt := range 2 {
 			r := k.takeIDs(ids)[0]
-			if !r.Expires || r.Life < century {
-				k.fail("a message that expires at %s has %s left at attempt %d, expires: %v", at, r.Life, attempt+1, r.Expires)
-			}
-			if e := &r.Envelope; !e.Expires.Equal(at) || !e.Time.Equal(at) {
-				k.fail("a message of %s that expires then is handed out as one of %s that expires at %s", at, e.Time, e.Expires)
-			}
+			k.failIf(!r.Expires || r.Life < century, "a message that expires at %s has %s left at attempt %d, expires: %v", at, r.Life, attempt+1, r.Expires)
+			e := &r.Envelope
+			k.failIf(!e.Expires.Equal(at) || !e.Time.Equal(at),
+				"a message of %s that expires then is handed out as one of %s that expires at %s", at, e.Time, e.Expires)
 			if attempt == 0 {
 				k.retry(r, 0)
 			} else {

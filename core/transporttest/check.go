@@ -99,6 +99,13 @@ func (k *kit) fail(format string, a ...any) {
 	panic(failure{fmt.Errorf(format+"%w", append(a, place(caller()))...)})
 }
 
+// failIf is fail if the condition holds.
+func (k *kit) failIf(is bool, format string, a ...any) {
+	if is {
+		k.fail(format, a...)
+	}
+}
+
 // place is where in the suite a failure was seen. It is an error only to be added with %w.
 type place string
 

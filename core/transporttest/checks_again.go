@@ -66,9 +66,7 @@ func unroutableThenBound(k *kit) {
 
 func keepsUnread(k *kit) {
 	k.needs(k.pub.KeepsUnread, "PublisherTraits.KeepsUnread")
-	if k.pub.DetectsUnroutable {
-		k.fail("PublisherTraits has both KeepsUnread and DetectsUnroutable, but nothing is unroutable for a log")
-	}
+	k.failIf(k.pub.DetectsUnroutable, "PublisherTraits has both KeepsUnread and DetectsUnroutable, but nothing is unroutable for a log")
 	name := k.name()
 	want := messages(name+".late", 3)
 	k.publish(want...)
@@ -85,9 +83,8 @@ func publishSameIDAgain(k *kit) {
 	k.consume(r, 1)
 	k.publish(m)
 	d := k.receive(r, 1)[0]
-	if d.Attempt != 1 || d.Redeliveries > 0 {
-		k.fail("sent again after it was done, the message came as attempt %d with %d redeliveries", d.Attempt, d.Redeliveries)
-	}
+	k.failIf(d.Attempt != 1 || d.Redeliveries > 0,
+		"sent again after it was done, the message came as attempt %d with %d redeliveries", d.Attempt, d.Redeliveries)
 	k.settle(r, core.AckReject(d, waybill.ReasonRejected, errors.New("no good")))
 	k.publish(m)
 	k.exactly([]waybill.Envelope{m}, k.receive(r, 1)) // and it is held

@@ -117,9 +117,8 @@ func (k *kit) topics(r core.Receiver, want []waybill.Envelope) []*waybill.Delive
 	k.exactly(want, ds)
 	for _, d := range ds {
 		for i := range want {
-			if want[i].ID == d.Envelope.ID && want[i].Topic != d.Envelope.Topic {
-				k.fail("attempt %d: the topic is %q, want the one it was published with, %q", d.Attempt, d.Envelope.Topic, want[i].Topic)
-			}
+			k.failIf(want[i].ID == d.Envelope.ID && want[i].Topic != d.Envelope.Topic,
+				"attempt %d: the topic is %q, want the one it was published with, %q", d.Attempt, d.Envelope.Topic, want[i].Topic)
 		}
 	}
 	return ds

@@ -38,12 +38,9 @@ var countChecks = []named{
 
 // counts gives up unless d has these counts. Redeliveries need not be known.
 func (k *kit) counts(d *waybill.Delivery, attempt, redeliveries int, after string) {
-	if d.Attempt != attempt {
-		k.fail("%s: Attempt is %d, want %d", after, d.Attempt, attempt)
-	}
-	if d.Redeliveries > redeliveries || k.sub.CountsRedeliveries && d.Redeliveries != redeliveries {
-		k.fail("%s: Redeliveries is %d, want %d", after, d.Redeliveries, redeliveries)
-	}
+	k.failIf(d.Attempt != attempt, "%s: Attempt is %d, want %d", after, d.Attempt, attempt)
+	k.failIf(d.Redeliveries > redeliveries || k.sub.CountsRedeliveries && d.Redeliveries != redeliveries,
+		"%s: Redeliveries is %d, want %d", after, d.Redeliveries, redeliveries)
 }
 
 // twoCounts skips the check for brokers with one count.
@@ -103,9 +100,8 @@ func stopsInOrder(k *kit) {
 			k.publish(message(name+".a", 0))
 		}
 		d := k.receive(r, 1)[0]
-		if d.Redeliveries >= sub.MaxDeliveries {
-			k.fail("Redeliveries is %d after %d stops, and MaxDeliveries %d: the consumer parks it", d.Redeliveries, n, sub.MaxDeliveries)
-		}
+		k.failIf(d.Redeliveries >= sub.MaxDeliveries,
+			"Redeliveries is %d after %d stops, and MaxDeliveries %d: the consumer parks it", d.Redeliveries, n, sub.MaxDeliveries)
 		k.settle(r, core.AckRelease(d))
 		k.closeReceiver(r)
 	}
@@ -118,9 +114,8 @@ func oneCount(k *kit) {
 	k.publish(message(name+".a", 0))
 	for n := 1; n <= 5; n++ {
 		d := k.receive(r, 1)[0]
-		if d.Attempt != n || d.Redeliveries != n-1 {
-			k.fail("delivery %d: Attempt is %d and Redeliveries %d, want %d and %d", n, d.Attempt, d.Redeliveries, n, n-1)
-		}
+		k.failIf(d.Attempt != n || d.Redeliveries != n-1,
+			"delivery %d: Attempt is %d and Redeliveries %d, want %d and %d", n, d.Attempt, d.Redeliveries, n, n-1)
 		switch n {
 		case 1, 4:
 			k.settle(r, core.AckRelease(d))
@@ -163,16 +158,12 @@ func unreadable(k *kit) {
 	r, name := k.queue("a")
 	k.must("put a message that cannot be read into the queue", k.h.Unreadable(k.ctx, name))
 	d := k.receive(r, 1)[0]
-	if d.Err == nil {
-		k.fail("a message that cannot be read was delivered without Delivery.Err")
-	}
+	k.failIf(d.Err == nil, "a message that cannot be read was delivered without Delivery.Err")
 	k.settle(r, core.AckReject(d, waybill.ReasonUndecodable, d.Err))
 	m := message(name+".a", 0)
 	k.publish(m)
 	d = k.consume(r, 1)[0]
-	if d.Err != nil {
-		k.fail("the message after one that cannot be read has Delivery.Err: %w", d.Err)
-	}
+	k.failIf(d.Err != nil, "the message after one that cannot be read has Delivery.Err: %w", d.Err)
 	k.same(m, d.Envelope, "after one that cannot be read")
 	k.nothing(r, "both were settled")
 }

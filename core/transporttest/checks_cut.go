@@ -61,9 +61,8 @@ func (k *kit) publishThrough(ctx context.Context, m waybill.Envelope) {
 		if err == nil {
 			return
 		}
-		if waybill.ClassOf(err) != waybill.ClassOutage || ctx.Err() != nil {
-			k.fail("publish while the broker is away: class %s, want outage: %w", waybill.ClassOf(err), err)
-		}
+		k.failIf(waybill.ClassOf(err) != waybill.ClassOutage || ctx.Err() != nil,
+			"publish while the broker is away: class %s, want outage: %w", waybill.ClassOf(err), err)
 		k.must("wait for the broker", suitetest.Rest(ctx, quiet))
 	}
 }
@@ -81,9 +80,7 @@ func (k *kit) await(ctx context.Context, moved func(), r core.Receiver, left map
 			r.Settle(ctx, acks(core.AckDone, ds...))
 			return nil
 		})
-		if err != nil {
-			k.fail("%d of %d messages did not come after the broker was back: %w", len(left), n, err)
-		}
+		k.failIf(err != nil, "%d of %d messages did not come after the broker was back: %w", len(left), n, err)
 	}
 	return all
 }
@@ -95,9 +92,8 @@ func (k *kit) subscribeThrough(ctx context.Context, sub core.Subscription) core.
 		if err == nil {
 			return r
 		}
-		if waybill.ClassOf(err) != waybill.ClassOutage || ctx.Err() != nil {
-			k.fail("subscribe while the broker is away: class %s, want outage: %w", waybill.ClassOf(err), err)
-		}
+		k.failIf(waybill.ClassOf(err) != waybill.ClassOutage || ctx.Err() != nil,
+			"subscribe while the broker is away: class %s, want outage: %w", waybill.ClassOf(err), err)
 		k.must("wait for the broker", suitetest.Rest(ctx, quiet))
 	}
 }
@@ -150,9 +146,7 @@ func publishAgainUnanswered(k *kit) {
 	}
 	k.must("heal the link", heal())
 	for _, err := range tried {
-		if waybill.ClassOf(err) != waybill.ClassOutage {
-			k.fail("publish while the answers are lost: class %s, want outage: %w", waybill.ClassOf(err), err)
-		}
+		k.failIf(waybill.ClassOf(err) != waybill.ClassOutage, "publish while the answers are lost: class %s, want outage: %w", waybill.ClassOf(err), err)
 	}
 	ctx, moved, cancel := k.patient(2 * stands)
 	defer cancel()
@@ -165,9 +159,7 @@ func publishAgainUnanswered(k *kit) {
 			copies++
 		}
 	}
-	if copies < 1 || copies > 2 {
-		k.fail("a message that was published again eight times without an answer has %d copies, want one or two", copies)
-	}
+	k.failIf(copies < 1 || copies > 2, "a message that was published again eight times without an answer has %d copies, want one or two", copies)
 }
 
 // settleOverCut settles each way, closes the receiver, and looks at what another one gets.
@@ -234,16 +226,12 @@ func inOrderOverCut(k *kit) {
 			moved()
 			for i, err := range r.Settle(ctx, acks(core.AckDone, ds...)) {
 				at := place[ds[i].Envelope.ID]
-				if at < latest && !done[at] {
-					k.fail("message %d of a key was lost with its link, and came again behind message %d", at, latest)
-				}
+				k.failIf(at < latest && !done[at], "message %d of a key was lost with its link, and came again behind message %d", at, latest)
 				latest, done[at] = max(latest, at), done[at] || err == nil
 			}
 			return nil
 		})
-		if err != nil {
-			k.fail("the messages that a cut link had lost did not come again: %w", err)
-		}
+		k.failIf(err != nil, "the messages that a cut link had lost did not come again: %w", err)
 	}
 }
 

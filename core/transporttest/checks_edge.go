@@ -95,9 +95,7 @@ func (k *kit) told(r core.Receiver, name string, batch []core.Ack, res core.Resu
 	all := k.await(ctx, moved, r, left)
 	k.closeReceiver(r)
 	for _, d := range append(all, k.drain(k.subscribe(name, name+".a"))...) {
-		if gone[d.Envelope.ID] {
-			k.fail("message %s came again, though its settle was a success", d.Envelope.ID)
-		}
+		k.failIf(gone[d.Envelope.ID], "message %s came again, though its settle was a success", d.Envelope.ID)
 	}
 }
 
@@ -148,9 +146,8 @@ func (k *kit) settleThrough(r core.Receiver, a core.Ack) (again bool) {
 		if err == nil {
 			return again
 		}
-		if waybill.ClassOf(err) != waybill.ClassOutage || errors.Is(err, waybill.ErrLeaseLost) || !w.Again(k.ctx) {
-			k.fail("settle: %w", err)
-		}
+		k.failIf(waybill.ClassOf(err) != waybill.ClassOutage || errors.Is(err, waybill.ErrLeaseLost) || !w.Again(k.ctx),
+			"settle: %w", err)
 	}
 }
 
@@ -204,9 +201,7 @@ func bindingsOfAnother(k *kit) {
 		if err == nil {
 			break
 		}
-		if !errors.Is(err, waybill.ErrUnroutable) {
-			k.fail("publish to what another process has bound: %w", err)
-		}
+		k.failIf(!errors.Is(err, waybill.ErrUnroutable), "publish to what another process has bound: %w", err)
 		k.needs(w.Again(k.ctx), "a publisher that knows what other processes bind")
 	}
 	k.publish(want[0])
@@ -232,9 +227,7 @@ func publishRefused(k *kit) {
 	batch := messages(name+".a", k.batch(5))
 	k.refuse(RefuseMessages, func() {
 		for i, err := range k.send(batch) {
-			if err == nil {
-				k.fail("the broker refused message %d, and it was a success", i)
-			}
+			k.failIf(err == nil, "the broker refused message %d, and it was a success", i)
 		}
 	})
 	last := message(name+".a", 100)

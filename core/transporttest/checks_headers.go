@@ -85,9 +85,7 @@ func (k *kit) headers(n int) {
 	case len(parked) > 0 && parked[0].Reason != waybill.ReasonTooLarge:
 		k.fail("%s was parked instead of retried, with the reason %q, want %q", what, parked[0].Reason, waybill.ReasonTooLarge)
 	}
-	if len(parked) != 1 || parked[0].Envelope.ID != m.ID {
-		k.fail("%d messages are parked, want %s", len(parked), what)
-	}
+	k.failIf(len(parked) != 1 || parked[0].Envelope.ID != m.ID, "%d messages are parked, want %s", len(parked), what)
 	last := message(name+".a", 1)
 	k.publish(last)
 	k.exactly([]waybill.Envelope{last}, k.consume(r, 1))

@@ -96,23 +96,19 @@ func holdEnds(k *kit) {
 		var begun time.Time
 		ds, err := collect(ctx, other, 1, func([]*waybill.Delivery) error { begun = time.Now(); return nil })
 		k.must("receive what another receiver has held for too long", err)
-		if ds[0].Envelope.ID != d.Envelope.ID {
-			k.fail("message %s came, want %s", ds[0].Envelope.ID, d.Envelope.ID)
-		}
+		k.failIf(ds[0].Envelope.ID != d.Envelope.ID, "message %s came, want %s", ds[0].Envelope.ID, d.Envelope.ID)
 		if k.sub.CountsRedeliveries && ds[0].Redeliveries != 1 {
 			k.fail("Redeliveries is %d after the first delivery was held for too long, want 1", ds[0].Redeliveries)
 		}
 		late := settle(k.ctx, r, core.AckDone(d))
-		if late != nil && !errors.Is(late, waybill.ErrLeaseLost) {
-			k.fail("a settle after HoldFor: %w; want waybill.ErrLeaseLost, or a success where the broker does not check who settles", late)
-		}
+		k.failIf(late != nil && !errors.Is(late, waybill.ErrLeaseLost),
+			"a settle after HoldFor: %w; want waybill.ErrLeaseLost, or a success where the broker does not check who settles", late)
 		err = settle(k.ctx, other, core.AckDone(ds[0]))
 		if time.Since(begun) > k.sub.HoldFor/2 {
 			return false
 		}
-		if err != nil && (late != nil || !errors.Is(err, waybill.ErrLeaseLost)) {
-			k.fail("the receiver that has the delivery now could not settle it: %w", err)
-		}
+		k.failIf(err != nil && (late != nil || !errors.Is(err, waybill.ErrLeaseLost)),
+			"the receiver that has the delivery now could not settle it: %w", err)
 		k.nothing(r, "the message was done")
 		k.nothing(other, "the message was done")
 		return true

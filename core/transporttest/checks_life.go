@@ -51,9 +51,8 @@ var lifeChecks = []named{
 
 func subscribeNonsense(k *kit) {
 	for _, sub := range []core.Subscription{{Bindings: []string{k.name()}}, {}} {
-		if _, err := k.subscriber.Subscribe(k.ctx, sub); !errors.Is(err, waybill.ErrInvalid) {
-			k.fail("subscribe without a queue: %w; want waybill.ErrInvalid", err)
-		}
+		_, err := k.subscriber.Subscribe(k.ctx, sub)
+		k.failIf(!errors.Is(err, waybill.ErrInvalid), "subscribe without a queue: %w; want waybill.ErrInvalid", err)
 	}
 	name := k.name()
 	r := k.subscribeTo(core.Subscription{Queue: name, Bindings: []string{name}}) // all defaults
@@ -61,9 +60,8 @@ func subscribeNonsense(k *kit) {
 	k.consume(r, 1)
 	ctx, cancel := context.WithCancel(k.ctx)
 	cancel()
-	if _, err := k.subscriber.Subscribe(ctx, subscription(k.name())); err == nil {
-		k.fail("a subscription was opened under a cancelled context")
-	}
+	_, err := k.subscriber.Subscribe(ctx, subscription(k.name()))
+	k.failIf(err == nil, "a subscription was opened under a cancelled context")
 }
 
 // subscriptionEnds ends the context in which a receiver lives, instead of closing it.
@@ -109,9 +107,7 @@ func closeReturnsUnsettled(k *kit) {
 	k.settle(a, core.AckDone(ds[0]))
 	b := k.subscribeTo(sub)
 	k.closeReceiver(a)
-	if settle(k.ctx, a, core.AckDone(ds[1])) == nil {
-		k.fail("a delivery was settled through a closed receiver")
-	}
+	k.failIf(settle(k.ctx, a, core.AckDone(ds[1])) == nil, "a delivery was settled through a closed receiver")
 	k.exactly(want, append(k.consume(b, 9), ds[0]))
 	k.nothing(b, "all messages were done")
 }
@@ -122,9 +118,7 @@ func closeCountsRedeliveries(k *kit) {
 	k.publish(message(name+".a", 0))
 	for want := range 3 {
 		d := k.receive(r, 1)[0]
-		if d.Redeliveries != want {
-			k.fail("Redeliveries is %d after %d deliveries without an outcome", d.Redeliveries, want)
-		}
+		k.failIf(d.Redeliveries != want, "Redeliveries is %d after %d deliveries without an outcome", d.Redeliveries, want)
 		if want == 2 {
 			k.settle(r, core.AckDone(d))
 			return
@@ -161,9 +155,8 @@ func (k *kit) endsReceive(r core.Receiver, closing func(context.Context) error) 
 func (k *kit) receiveIsClosed(r core.Receiver) {
 	ctx, cancel := k.within()
 	defer cancel()
-	if ds, err := r.Receive(ctx, 1); !isClosed(err) || len(ds) > 0 {
-		k.fail("receive of a closed receiver returned %d deliveries and error %v; want waybill.ErrClosed", len(ds), err)
-	}
+	ds, err := r.Receive(ctx, 1)
+	k.failIf(!isClosed(err) || len(ds) > 0, "receive of a closed receiver returned %d deliveries and error %v; want waybill.ErrClosed", len(ds), err)
 }
 
 func closeTwice(k *kit) {
@@ -191,24 +184,18 @@ func transportClose(k *kit) {
 	}
 	if k.h.Publisher != nil {
 		for i, err := range k.send(messages(name+".a", k.batch(3))) {
-			if !isClosed(err) {
-				k.fail("publish after close: slot %d is %v; want waybill.ErrClosed", i, err)
-			}
-			if c := waybill.ClassOf(err); c != waybill.ClassOutage {
-				k.fail("publish after close is of class %s, want outage, which costs no attempt", c)
-			}
+			k.failIf(!isClosed(err), "publish after close: slot %d is %v; want waybill.ErrClosed", i, err)
+			c := waybill.ClassOf(err)
+			k.failIf(c != waybill.ClassOutage, "publish after close is of class %s, want outage, which costs no attempt", c)
 		}
 	}
 	if k.h.Subscriber == nil {
 		return
 	}
-	if _, err := k.subscriber.Subscribe(k.ctx, subscription(name)); !isClosed(err) {
-		k.fail("subscribe after close: %v; want waybill.ErrClosed", err)
-	}
+	_, err := k.subscriber.Subscribe(k.ctx, subscription(name))
+	k.failIf(!isClosed(err), "subscribe after close: %v; want waybill.ErrClosed", err)
 	k.receiveIsClosed(r)
-	if settle(k.ctx, r, core.AckDone(ds[0])) == nil {
-		k.fail("a delivery was settled after the transport was closed")
-	}
+	k.failIf(settle(k.ctx, r, core.AckDone(ds[0])) == nil, "a delivery was settled after the transport was closed")
 	k.closeReceiver(r)
 }
 

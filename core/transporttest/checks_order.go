@@ -65,20 +65,14 @@ func (k *kit) active(what string, limit int, want []waybill.Envelope, rs ...core
 	var ds []*waybill.Delivery
 	all := k.share(limit, rs...)
 	for i, other := range rs {
-		if len(all[i]) > 0 && len(ds) > 0 {
-			k.fail("%s: two receivers have deliveries of one key at the same time: %s, and %s", what, ids(ds), ids(all[i]))
-		}
+		k.failIf(len(all[i]) > 0 && len(ds) > 0, "%s: two receivers have deliveries of one key at the same time: %s, and %s", what, ids(ds), ids(all[i]))
 		if len(all[i]) > 0 {
 			r, ds = other, all[i]
 		}
 	}
-	if len(ds) == 0 {
-		k.fail("%s: no receiver got a delivery within %s", what, stands)
-	}
+	k.failIf(len(ds) == 0, "%s: no receiver got a delivery within %s", what, stands)
 	for i, d := range ds {
-		if d.Envelope.ID != want[i].ID {
-			k.fail("%s: %s came at place %d, want %s (all: %s)", what, d.Envelope.ID, i+1, want[i].ID, ids(ds))
-		}
+		k.failIf(d.Envelope.ID != want[i].ID, "%s: %s came at place %d, want %s (all: %s)", what, d.Envelope.ID, i+1, want[i].ID, ids(ds))
 	}
 	return r, ds
 }
@@ -121,9 +115,7 @@ func releaseBeforeNext(k *kit) {
 	for i, want := range batch {
 		for n := range 3 {
 			d := k.receive(r, 1)[0]
-			if d.Envelope.ID != want.ID {
-				k.fail("message %d was released %d times, and then %s came", i, n, d.Envelope.ID)
-			}
+			k.failIf(d.Envelope.ID != want.ID, "message %d was released %d times, and then %s came", i, n, d.Envelope.ID)
 			if n == 2 {
 				k.settle(r, core.AckDone(d))
 				break
@@ -139,15 +131,12 @@ func releaseKeepsOrder(k *kit) {
 	r, name := k.queue("a")
 	batch := k.oneKey(name+".a", 5)
 	ds := k.share(len(batch), r)[0]
-	if len(ds) == 0 {
-		k.fail("no message came within %s", stands)
-	}
+	k.failIf(len(ds) == 0, "no message came within %s", stands)
 	k.settle(r, acks(core.AckRelease, ds...)...)
 	for i := range ds {
 		d := k.receive(r, 1)[0]
-		if d.Envelope.ID != ds[i].Envelope.ID {
-			k.fail("%d deliveries were released in one call: %s came at place %d, want %s", len(ds), d.Envelope.ID, i+1, ds[i].Envelope.ID)
-		}
+		k.failIf(d.Envelope.ID != ds[i].Envelope.ID,
+			"%d deliveries were released in one call: %s came at place %d, want %s", len(ds), d.Envelope.ID, i+1, ds[i].Envelope.ID)
 		k.settle(r, core.AckDone(d))
 	}
 }

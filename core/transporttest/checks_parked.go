@@ -101,9 +101,7 @@ func (k *kit) depth(name string, n int) {
 		if got == n && err == nil {
 			return
 		}
-		if suitetest.Rest(ctx, 50*time.Millisecond) != nil {
-			k.fail("%d messages are parked, want %d", got, n)
-		}
+		k.failIf(suitetest.Rest(ctx, 50*time.Millisecond) != nil, "%d messages are parked, want %d", got, n)
 	}
 }
 
@@ -120,9 +118,7 @@ func (k *kit) replay(req admin.ParkedRequest, want int) {
 	defer cancel()
 	n, err := k.parkedQueue().ReplayParked(ctx, req)
 	k.must("replay the parked messages", err)
-	if n != want {
-		k.fail("replayed %d messages, want %d", n, want)
-	}
+	k.failIf(n != want, "replayed %d messages, want %d", n, want)
 }
 
 // parkedList looks several times: nothing changes, and everything that is known is shown.
@@ -134,29 +130,21 @@ func parkedList(k *kit) {
 	})
 	for range 3 {
 		got := k.list(name, admin.ParkedFilter{}, 10)
-		if len(got) != len(want) {
-			k.fail("%d messages are listed, want %d", len(got), len(want))
-		}
+		k.failIf(len(got) != len(want), "%d messages are listed, want %d", len(got), len(want))
 		for i, p := range got {
 			e := want[i].Clone()
 			e.Body = nil
 			k.same(e, p.Envelope, fmt.Sprintf("parked message %d", i))
-			if p.Queue != name || p.Reason != waybill.ReasonRejected || p.Error != "no good" || p.Attempts != 1 {
-				k.fail("listed with queue %q, reason %q, error %q and %d attempts", p.Queue, p.Reason, p.Error, p.Attempts)
-			}
-			if p.At.Before(start.Add(-time.Minute)) || p.At.After(time.Now().Add(time.Minute)) {
-				k.fail("parked at %s", p.At)
-			}
+			k.failIf(p.Queue != name || p.Reason != waybill.ReasonRejected || p.Error != "no good" || p.Attempts != 1,
+				"listed with queue %q, reason %q, error %q and %d attempts", p.Queue, p.Reason, p.Error, p.Attempts)
+			k.failIf(p.At.Before(start.Add(-time.Minute)) || p.At.After(time.Now().Add(time.Minute)), "parked at %s", p.At)
 		}
 		k.depth(name, len(want))
 	}
-	if got := k.list(name, admin.ParkedFilter{}, 2); len(got) != 2 || got[0].Envelope.ID != want[0].ID {
-		k.fail("with limit 2: %d messages are listed", len(got))
-	}
+	got := k.list(name, admin.ParkedFilter{}, 2)
+	k.failIf(len(got) != 2 || got[0].Envelope.ID != want[0].ID, "with limit 2: %d messages are listed", len(got))
 	for i, p := range k.list(name, admin.ParkedFilter{}, 10) {
-		if p.Envelope.ID != want[i].ID {
-			k.fail("after a look at some of them the messages are in another order: message %d is %q", i, p.Envelope.ID)
-		}
+		k.failIf(p.Envelope.ID != want[i].ID, "after a look at some of them the messages are in another order: message %d is %q", i, p.Envelope.ID)
 	}
 	k.depth(name, len(want))
 }
@@ -170,22 +158,18 @@ func parkedReplay(k *kit) {
 	k.settle(r, core.AckRetry(k.receive(r, 1)[0], tier1, errors.New("first")))
 	k.settle(r, core.AckReject(k.receive(r, 1)[0], waybill.ReasonAttempts, errors.New("second")))
 	k.depth(name, 1)
-	if got := k.list(name, admin.ParkedFilter{}, 1); len(got) != 1 || got[0].Attempts != 2 || got[0].Reason != waybill.ReasonAttempts {
-		k.fail("listed: %+v", got)
-	}
+	got := k.list(name, admin.ParkedFilter{}, 1)
+	k.failIf(len(got) != 1 || got[0].Attempts != 2 || got[0].Reason != waybill.ReasonAttempts, "listed: %+v", got)
 	k.replay(admin.ParkedRequest{Queue: name, Filter: admin.ParkedFilter{IDs: []string{want.ID}}}, 1)
 	d := k.receive(r, 1)[0]
 	k.same(want, d.Envelope, "replayed")
-	if d.Attempt != 1 || d.Queue != name || d.Redeliveries > 0 {
-		k.fail("replayed as attempt %d of queue %q with %d redeliveries", d.Attempt, d.Queue, d.Redeliveries)
-	}
+	k.failIf(d.Attempt != 1 || d.Queue != name || d.Redeliveries > 0,
+		"replayed as attempt %d of queue %q with %d redeliveries", d.Attempt, d.Queue, d.Redeliveries)
 	k.depth(name, 0)
 	k.settle(r, core.AckRetry(d, tier1, errors.New("again"))) // the way goes on as for any other
 	d = k.receive(r, 1)[0]
 	k.same(want, d.Envelope, "retried after the replay")
-	if d.Attempt != 2 {
-		k.fail("retried after the replay as attempt %d", d.Attempt)
-	}
+	k.failIf(d.Attempt != 2, "retried after the replay as attempt %d", d.Attempt)
 	k.settle(r, core.AckDone(d))
 	k.nothing(r, "the message was done")
 }
@@ -226,9 +210,8 @@ func parkedFilter(k *kit) {
 		"id and reason": {admin.ParkedFilter{IDs: []string{batch[1].ID}, Reasons: []waybill.Reason{waybill.ReasonUndecodable}}, 0},
 		"other":         {admin.ParkedFilter{IDs: []string{"nobody"}}, 0},
 	} {
-		if got := k.list(name, c.f, 10); len(got) != c.want {
-			k.fail("by %s: %d messages are listed, want %d", what, len(got), c.want)
-		}
+		got := k.list(name, c.f, 10)
+		k.failIf(len(got) != c.want, "by %s: %d messages are listed, want %d", what, len(got), c.want)
 	}
 	k.depth(name, 6)
 	k.replay(admin.ParkedRequest{Queue: name, Filter: admin.ParkedFilter{
@@ -242,9 +225,7 @@ func parkedFilter(k *kit) {
 		Filter: admin.ParkedFilter{Topics: []string{name + ".b"}},
 	})
 	k.must("purge", err)
-	if n != 2 {
-		k.fail("purged %d messages, want 2", n)
-	}
+	k.failIf(n != 2, "purged %d messages, want 2", n)
 	k.depth(name, 3)
 	k.replay(admin.ParkedRequest{Queue: name, All: true}, 3)
 	k.exactly(batch[:3], k.consume(r, 3))
@@ -264,41 +245,33 @@ func parkedRefuses(k *kit) {
 			"replay": q.ReplayParked,
 			"purge":  q.PurgeParked,
 		} {
-			if n, err := call(k.ctx, req); !errors.Is(err, waybill.ErrInvalid) || n != 0 {
-				k.fail("%s with %s: %d, %v", verb, what, n, err)
-			}
+			n, err := call(k.ctx, req)
+			k.failIf(!errors.Is(err, waybill.ErrInvalid) || n != 0, "%s with %s: %d, %v", verb, what, n, err)
 		}
 	}
 	for what, f := range map[string]admin.ParkedFilter{
 		"position 0":          {Positions: []int{0}},
 		"times the wrong way": {Since: time.Now(), Until: time.Now().Add(-time.Hour)},
 	} {
-		if _, err := q.ListParked(k.ctx, name, f, 10); !errors.Is(err, waybill.ErrInvalid) {
-			k.fail("list with %s: %w", what, err)
-		}
-		if n, err := q.PurgeParked(k.ctx, admin.ParkedRequest{Queue: name, Filter: f}); !errors.Is(err, waybill.ErrInvalid) || n != 0 {
-			k.fail("purge with %s: %d, %w", what, n, err)
-		}
+		_, err := q.ListParked(k.ctx, name, f, 10)
+		k.failIf(!errors.Is(err, waybill.ErrInvalid), "list with %s: %w", what, err)
+		n, err := q.PurgeParked(k.ctx, admin.ParkedRequest{Queue: name, Filter: f})
+		k.failIf(!errors.Is(err, waybill.ErrInvalid) || n != 0, "purge with %s: %d, %w", what, n, err)
 	}
 	edit := func(p admin.Parked) ([]byte, error) { return p.Envelope.Body, nil }
-	if n, err := q.PurgeParked(k.ctx, admin.ParkedRequest{Queue: name, All: true, Edit: edit}); !errors.Is(err, waybill.ErrInvalid) || n != 0 {
-		k.fail("a purge that edits: %d, %w", n, err)
-	}
+	n, err := q.PurgeParked(k.ctx, admin.ParkedRequest{Queue: name, All: true, Edit: edit})
+	k.failIf(!errors.Is(err, waybill.ErrInvalid) || n != 0, "a purge that edits: %d, %w", n, err)
 	for _, limit := range []int{0, -1} {
-		if _, err := q.ListParked(k.ctx, name, admin.ParkedFilter{}, limit); !errors.Is(err, waybill.ErrInvalid) {
-			k.fail("list with limit %d: %w", limit, err)
-		}
+		_, err := q.ListParked(k.ctx, name, admin.ParkedFilter{}, limit)
+		k.failIf(!errors.Is(err, waybill.ErrInvalid), "list with limit %d: %w", limit, err)
 	}
 	unknown := k.name()
-	if _, err := q.ParkedDepth(k.ctx, unknown); !errors.Is(err, waybill.ErrNotFound) {
-		k.fail("depth of a queue that does not exist: %w", err)
-	}
-	if _, err := q.ListParked(k.ctx, unknown, admin.ParkedFilter{}, 10); !errors.Is(err, waybill.ErrNotFound) {
-		k.fail("list of a queue that does not exist: %w", err)
-	}
-	if _, err := q.ReplayParked(k.ctx, admin.ParkedRequest{Queue: unknown, All: true}); !errors.Is(err, waybill.ErrNotFound) {
-		k.fail("replay of a queue that does not exist: %w", err)
-	}
+	_, err = q.ParkedDepth(k.ctx, unknown)
+	k.failIf(!errors.Is(err, waybill.ErrNotFound), "depth of a queue that does not exist: %w", err)
+	_, err = q.ListParked(k.ctx, unknown, admin.ParkedFilter{}, 10)
+	k.failIf(!errors.Is(err, waybill.ErrNotFound), "list of a queue that does not exist: %w", err)
+	_, err = q.ReplayParked(k.ctx, admin.ParkedRequest{Queue: unknown, All: true})
+	k.failIf(!errors.Is(err, waybill.ErrNotFound), "replay of a queue that does not exist: %w", err)
 	k.depth(name, 2)
 }
 
@@ -312,12 +285,8 @@ func parkedLimit(k *kit) {
 		}
 		calls, looked, total = calls+1, l, t
 	}}, 4)
-	if wrong != "" {
-		k.fail("%s", wrong)
-	}
-	if calls == 0 || looked < 4 || total != 10 {
-		k.fail("progress was told %d times, at last %d of %d", calls, looked, total)
-	}
+	k.failIf(wrong != "", "%s", wrong)
+	k.failIf(calls == 0 || looked < 4 || total != 10, "progress was told %d times, at last %d of %d", calls, looked, total)
 	k.exactly(want[:4], k.consume(r, 4))
 	k.depth(name, 6)
 	k.nothing(r, "four were replayed")
@@ -327,9 +296,8 @@ func parkedRate(k *kit) {
 	r, name, want := k.park(func(name string) []waybill.Envelope { return messages(name+".a", 10) })
 	start := time.Now()
 	k.replay(admin.ParkedRequest{Queue: name, All: true, PerSecond: 20}, 10)
-	if took := time.Since(start); took < 400*time.Millisecond {
-		k.fail("ten messages at 20 a second took %s", took)
-	}
+	took := time.Since(start)
+	k.failIf(took < 400*time.Millisecond, "ten messages at 20 a second took %s", took)
 	k.exactly(want, k.consume(r, 10))
 	k.publish(messages(name+".b", 10)...)
 	k.parkAll(r, 10)
@@ -338,9 +306,7 @@ func parkedRate(k *kit) {
 	ctx, cancel := context.WithCancel(k.ctx)
 	defer cancel()
 	n, err := k.parkedQueue().PurgeParked(ctx, admin.ParkedRequest{Queue: name, All: true, PerSecond: 1, Result: func(admin.Parked, error) { cancel() }})
-	if err == nil || n == 0 || n > 5 {
-		k.fail("a purge of one message a second that was cancelled after the first: %d, %w", n, err)
-	}
+	k.failIf(err == nil || n == 0 || n > 5, "a purge of one message a second that was cancelled after the first: %d, %w", n, err)
 	k.depth(name, 10-n)
 }
 
@@ -356,14 +322,11 @@ func parkedExpired(k *kit) {
 	k.replay(admin.ParkedRequest{Queue: name, All: true}, 1)
 	k.exactly(batch[1:], k.consume(r, 1))
 	k.depth(name, 1)
-	if got := k.list(name, admin.ParkedFilter{}, 10); len(got) != 1 || got[0].Envelope.ID != batch[0].ID {
-		k.fail("parked is %+v", got)
-	}
+	got := k.list(name, admin.ParkedFilter{}, 10)
+	k.failIf(len(got) != 1 || got[0].Envelope.ID != batch[0].ID, "parked is %+v", got)
 	n, err := k.parkedQueue().PurgeParked(k.ctx, admin.ParkedRequest{Queue: name, All: true})
 	k.must("purge", err)
-	if n != 1 {
-		k.fail("purged %d messages, want 1", n)
-	}
+	k.failIf(n != 1, "purged %d messages, want 1", n)
 	k.nothing(r, "the message was expired")
 }
 
@@ -371,15 +334,11 @@ func parkedPurge(k *kit) {
 	r, name, _ := k.park(func(name string) []waybill.Envelope { return messages(name+".a", 5) })
 	n, err := k.parkedQueue().PurgeParked(k.ctx, admin.ParkedRequest{Queue: name, All: true, Limit: 2})
 	k.must("purge", err)
-	if n != 2 {
-		k.fail("purged %d messages, want 2", n)
-	}
+	k.failIf(n != 2, "purged %d messages, want 2", n)
 	k.depth(name, 3)
 	n, err = k.parkedQueue().PurgeParked(k.ctx, admin.ParkedRequest{Queue: name, All: true})
 	k.must("purge", err)
-	if n != 3 {
-		k.fail("purged %d messages, want 3", n)
-	}
+	k.failIf(n != 3, "purged %d messages, want 3", n)
 	k.depth(name, 0)
 	k.nothing(r, "everything was purged")
 	k.replay(admin.ParkedRequest{Queue: name, All: true}, 0)
@@ -417,9 +376,8 @@ func parkedConcurrently(k *kit) {
 		}
 		return ctx.Err()
 	})
-	if got := replayed.Load(); got != n {
-		k.fail("replayed %d messages, want %d", got, n)
-	}
+	got := replayed.Load()
+	k.failIf(got != n, "replayed %d messages, want %d", got, n)
 	k.exactly(want, k.consume(r, n))
 	k.depth(name, 0)
 	k.nothing(r, "all messages were done")

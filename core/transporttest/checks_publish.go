@@ -100,9 +100,7 @@ func roundTripMinimal(k *kit) {
 	want := waybill.Envelope{ID: "only-an-id-" + name, Topic: name + ".a"}
 	k.publish(want)
 	d := k.consume(r, 1)[0]
-	if d.Err != nil {
-		k.fail("Delivery.Err is %w", d.Err)
-	}
+	k.failIf(d.Err != nil, "Delivery.Err is %w", d.Err)
 	k.same(want, d.Envelope, "envelope")
 }
 
@@ -321,9 +319,7 @@ func publishCancelled(k *kit) {
 		delete(sent, d.Envelope.ID)
 	}
 	for id, ok := range sent {
-		if ok {
-			k.fail("message %s was a success but did not come", id)
-		}
+		k.failIf(ok, "message %s was a success but did not come", id)
 	}
 }
 
@@ -397,9 +393,7 @@ func (k *kit) inKeyOrder(sent []waybill.Envelope, r core.Receiver) {
 	}
 	for key := range want {
 		for i, id := range want[key] {
-			if got[key][i] != id {
-				k.fail("%s: message %s came where %s was due", key, got[key][i], id)
-			}
+			k.failIf(got[key][i] != id, "%s: message %s came where %s was due", key, got[key][i], id)
 		}
 	}
 }

@@ -261,9 +261,7 @@ func receiveBytes(k *kit) {
 			return nil
 		})
 		cancel()
-		if err != nil {
-			k.fail("received %d of %d messages: %w", len(all), n, err)
-		}
+		k.failIf(err != nil, "received %d of %d messages: %w", len(all), n, err)
 		k.exactly(want, all)
 		k.settle(r, acks(verdict, all...)...)
 	}

@@ -60,13 +60,9 @@ func (k *kit) parked(queue string, want waybill.Envelope, reason waybill.Reason,
 	k.needs(k.sub.Parks, "SubscriberTraits.Parks")
 	k.needs(k.h.Parked != nil, "Harness.Parked")
 	got := k.awaitParked(queue)
-	if len(got) != 1 {
-		k.fail("%d messages are parked, want 1", len(got))
-	}
+	k.failIf(len(got) != 1, "%d messages are parked, want 1", len(got))
 	k.same(want, got[0].Envelope, "parked")
-	if got[0].Reason != reason || got[0].Err != text {
-		k.fail("parked with reason %q and error %q, want %q and %q", got[0].Reason, got[0].Err, reason, text)
-	}
+	k.failIf(got[0].Reason != reason || got[0].Err != text, "parked with reason %q and error %q, want %q and %q", got[0].Reason, got[0].Err, reason, text)
 }
 
 // awaitParked lists until there is something: a broker may move a message some time after the settle.
@@ -116,9 +112,7 @@ func rejectUnparked(k *kit) {
 	if k.h.Parked != nil {
 		got, err := k.h.Parked(k.ctx, name)
 		k.must("list the parked messages", err)
-		if len(got) > 0 {
-			k.fail("%d messages are parked for a subscription that does not park", len(got))
-		}
+		k.failIf(len(got) > 0, "%d messages are parked for a subscription that does not park", len(got))
 	}
 }
 

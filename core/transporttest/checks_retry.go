@@ -69,9 +69,7 @@ func retryKeepsProperties(k *kit) {
 			d := k.receive(r, 1)[0]
 			where := fmt.Sprintf("attempt %d", attempt)
 			k.same(want, d.Envelope, where)
-			if d.Attempt != attempt || d.Queue != name || d.Err != nil {
-				k.fail("%s: Attempt is %d, Queue %q, Err %v", where, d.Attempt, d.Queue, d.Err)
-			}
+			k.failIf(d.Attempt != attempt || d.Queue != name || d.Err != nil, "%s: Attempt is %d, Queue %q, Err %v", where, d.Attempt, d.Queue, d.Err)
 			if attempt < 3 {
 				k.settle(r, core.AckRetry(d, tier1, errors.New("größer\nthan 日本 "+strings.Repeat("x", 2*core.MaxErrorBytes))))
 				continue
@@ -89,9 +87,7 @@ func retryCounts(k *kit) {
 	k.publish(message(name+".a", 0))
 	attempt := func(want int, after string) *waybill.Delivery {
 		d := k.receive(r, 1)[0]
-		if d.Attempt != want {
-			k.fail("%s: Attempt is %d, want %d", after, d.Attempt, want)
-		}
+		k.failIf(d.Attempt != want, "%s: Attempt is %d, want %d", after, d.Attempt, want)
 		return d
 	}
 	k.settle(r, core.AckRelease(attempt(1, "at first")))
@@ -124,9 +120,8 @@ func (k *kit) notBefore(r core.Receiver, a core.Ack, delay time.Duration) {
 	k.settle(r, a)
 	d := k.receive(r, 1)[0]
 	// the broker's clock may count whole milliseconds
-	if took := time.Since(start); took < delay-5*time.Millisecond {
-		k.fail("a retry with delay %s came after %s", a.Delay, took)
-	}
+	took := time.Since(start)
+	k.failIf(took < delay-5*time.Millisecond, "a retry with delay %s came after %s", a.Delay, took)
 	k.settle(r, core.AckRelease(d))
 }
 
@@ -153,9 +148,9 @@ func retryOfAnyLength(k *kit) {
 	for ; time.Now().Before(d.NotBefore); d = k.receive(r, 1)[0] {
 		k.settle(r, core.AckRetry(d, time.Until(d.NotBefore), nil))
 	}
-	if took := time.Since(start); took < delay-5*time.Millisecond || d.Attempt != 2 {
-		k.fail("a retry with delay %s came after %s as attempt %d, want 2, without a NotBefore", delay, took, d.Attempt)
-	}
+	took := time.Since(start)
+	k.failIf(took < delay-5*time.Millisecond || d.Attempt != 2,
+		"a retry with delay %s came after %s as attempt %d, want 2, without a NotBefore", delay, took, d.Attempt)
 	k.settle(r, core.AckDone(d))
 }
 
@@ -169,9 +164,7 @@ func retrySurvives(k *kit) {
 	r = k.subscribe(name, name+".a")
 	d := k.consume(r, 1)[0]
 	k.same(m, d.Envelope, "retry whose receiver was closed")
-	if d.Attempt != 2 {
-		k.fail("Attempt is %d, want 2", d.Attempt)
-	}
+	k.failIf(d.Attempt != 2, "Attempt is %d, want 2", d.Attempt)
 }
 
 // retrySurvivesTransport closes the whole transport while the retry waits.
@@ -188,9 +181,7 @@ func retrySurvivesTransport(k *kit) {
 	k.subscriber = guardedSubscriber{second, k}
 	d := k.consume(k.subscribe(name, name+".a"), 1)[0]
 	k.same(m, d.Envelope, "retry whose transport was closed")
-	if d.Attempt != 2 {
-		k.fail("Attempt is %d, want 2", d.Attempt)
-	}
+	k.failIf(d.Attempt != 2, "Attempt is %d, want 2", d.Attempt)
 }
 
 // retryWaitsAside retries more than Prefetch with a delay that is longer than the check waits.
@@ -239,9 +230,8 @@ func retryFailingQueueOnly(k *kit) {
 	k.publish(message(name+".x", 0))
 	k.consume(b, 1)
 	k.settle(a, core.AckRetry(k.receive(a, 1)[0], tier1, nil))
-	if d := k.consume(a, 1)[0]; d.Attempt != 2 {
-		k.fail("Attempt is %d, want 2", d.Attempt)
-	}
+	d := k.consume(a, 1)[0]
+	k.failIf(d.Attempt != 2, "Attempt is %d, want 2", d.Attempt)
 	k.nothing(b, "a retry goes to the failing queue only")
 	k.nothing(a, "the message was done")
 }
@@ -259,9 +249,7 @@ func retryMany(k *kit) {
 	ds := k.consume(r, len(want))
 	k.exactly(want, ds)
 	for _, d := range ds {
-		if d.Attempt != 2 {
-			k.fail("message %s: Attempt is %d, want 2", d.Envelope.ID, d.Attempt)
-		}
+		k.failIf(d.Attempt != 2, "message %s: Attempt is %d, want 2", d.Envelope.ID, d.Attempt)
 	}
 	k.nothing(r, "all messages were done")
 }

@@ -36,9 +36,7 @@ func parkedInspect(k *kit) {
 		return append([]waybill.Envelope{full(name + ".a")}, messages(name+".b", 3)...)
 	})
 	for i, p := range k.list(name, admin.ParkedFilter{}, 10) {
-		if p.Position != i+1 {
-			k.fail("message %d of the list has position %d", i, p.Position)
-		}
+		k.failIf(p.Position != i+1, "message %d of the list has position %d", i, p.Position)
 	}
 	for what, f := range map[string]admin.ParkedFilter{
 		"by id":       {IDs: []string{want[2].ID}},
@@ -47,9 +45,8 @@ func parkedInspect(k *kit) {
 		p, err := q.InspectParked(k.ctx, name, f)
 		k.must("inspect "+what, err)
 		k.same(want[2], p.Envelope, "inspected "+what)
-		if p.Position != 3 || p.Reason != waybill.ReasonRejected || p.Error != "no good" {
-			k.fail("inspected %s: position %d, reason %q, error %q", what, p.Position, p.Reason, p.Error)
-		}
+		k.failIf(p.Position != 3 || p.Reason != waybill.ReasonRejected || p.Error != "no good",
+			"inspected %s: position %d, reason %q, error %q", what, p.Position, p.Reason, p.Error)
 	}
 	p, err := q.InspectParked(k.ctx, name, admin.ParkedFilter{})
 	k.must("inspect the oldest", err)
@@ -59,9 +56,8 @@ func parkedInspect(k *kit) {
 	}
 	counts, err := q.CountParked(k.ctx, name)
 	k.must("count by reason", err)
-	if len(counts) != 1 || counts[waybill.ReasonRejected] != len(want) {
-		k.fail("counted %v, want %d rejected", counts, len(want))
-	}
+	k.failIf(len(counts) != 1 || counts[waybill.ReasonRejected] != len(want),
+		"counted %v, want %d rejected", counts, len(want))
 	k.depth(name, len(want))
 }
 
@@ -80,9 +76,7 @@ func parkedFilters(k *kit) {
 	}
 	k.depth(name, len(batch))
 	all := k.list(name, admin.ParkedFilter{}, 10)
-	if len(all) != len(batch) {
-		k.fail("%d messages are listed, want %d", len(all), len(batch))
-	}
+	k.failIf(len(all) != len(batch), "%d messages are listed, want %d", len(all), len(batch))
 	at := func(places ...int) (positions []int) { // of some of batch
 		for _, i := range places {
 			positions = append(positions, slices.Index(parked, batch[i].ID)+1)
@@ -108,15 +102,11 @@ func parkedFilters(k *kit) {
 		for _, p := range k.list(name, c.f, 10) {
 			got = append(got, p.Position)
 		}
-		if !slices.Equal(got, c.want) {
-			k.fail("by %s: positions %v are listed, want %v", what, got, c.want)
-		}
+		k.failIf(!slices.Equal(got, c.want), "by %s: positions %v are listed, want %v", what, got, c.want)
 	}
 	n, err := k.parkedQueue().PurgeParked(k.ctx, admin.ParkedRequest{Queue: name, Filter: admin.ParkedFilter{Positions: at(0, 2)}})
 	k.must("purge by position", err)
-	if n != 2 {
-		k.fail("purged %d messages by two positions", n)
-	}
+	k.failIf(n != 2, "purged %d messages by two positions", n)
 	k.depth(name, 2)
 	k.replay(admin.ParkedRequest{Queue: name, Filter: admin.ParkedFilter{Tenants: []string{"t3"}}}, 1)
 	k.exactly(batch[3:], k.consume(r, 1))
@@ -146,12 +136,9 @@ func parkedEdit(k *kit) {
 			results[p.Envelope.ID] = err
 		},
 	}, 2)
-	if bodies > 0 {
-		k.fail("results show bodies")
-	}
-	if len(results) != 3 || results[want[0].ID] != nil || !errors.Is(results[want[1].ID], errStays) || results[want[2].ID] != nil {
-		k.fail("the results are %v", results)
-	}
+	k.failIf(bodies > 0, "results show bodies")
+	k.failIf(len(results) != 3 || results[want[0].ID] != nil || !errors.Is(results[want[1].ID], errStays) || results[want[2].ID] != nil,
+		"the results are %v", results)
 	var fixed []waybill.Envelope
 	for _, i := range []int{0, 2} {
 		e := want[i].Clone()
@@ -177,7 +164,5 @@ func parkedEdit(k *kit) {
 		}
 	}})
 	k.must("purge", err)
-	if n != 1 || purged != 1 {
-		k.fail("purged %d messages, and %d results say so", n, purged)
-	}
+	k.failIf(n != 1 || purged != 1, "purged %d messages, and %d results say so", n, purged)
 }

@@ -109,9 +109,7 @@ func settleMixed(k *kit) {
 		core.AckReject(ds[3], waybill.ReasonRejected, nil), core.AckDone(ds[4]),
 	}
 	for i, err := range r.Settle(k.ctx, batch) {
-		if i == 2 && err == nil {
-			k.fail("settling a delivery a second time was a success")
-		}
+		k.failIf(i == 2 && err == nil, "settling a delivery a second time was a success")
 		if i != 2 {
 			k.must(fmt.Sprintf("settle, slot %d", i), err)
 		}
@@ -123,9 +121,7 @@ func settleMixed(k *kit) {
 		if k.sub.AttemptsAreDeliveries {
 			want = 2
 		}
-		if d.Attempt != want {
-			k.fail("message %s: Attempt is %d, want %d", d.Envelope.ID, d.Attempt, want)
-		}
+		k.failIf(d.Attempt != want, "message %s: Attempt is %d, want %d", d.Envelope.ID, d.Attempt, want)
 	}
 	k.settle(r, acks(core.AckDone, again...)...)
 	k.nothing(r, "all messages were settled")
@@ -146,9 +142,7 @@ func settleTwice(k *kit) {
 		for _, a := range []core.Ack{
 			core.AckDone(ds[0]), core.AckRetry(ds[0], 0, nil), core.AckReject(ds[0], waybill.ReasonRejected, nil), core.AckRelease(ds[0]),
 		} {
-			if settle(k.ctx, r, a) == nil {
-				k.fail("settling a delivery a second time was a success (verdict %d)", a.Verdict)
-			}
+			k.failIf(settle(k.ctx, r, a) == nil, "settling a delivery a second time was a success (verdict %d)", a.Verdict)
 		}
 	}
 	k.settle(r, core.AckRetry(ds[1], tier1, nil))
@@ -175,9 +169,7 @@ func (k *kit) foreign(r core.Receiver, d *waybill.Delivery, others []core.Receiv
 			core.AckDone(d), core.AckRetry(d, 0, nil), core.AckReject(d, waybill.ReasonRejected, nil),
 			core.AckRelease(d),
 		} {
-			if settle(k.ctx, other, a) == nil {
-				k.fail("settling another receiver's delivery was a success (verdict %d)", a.Verdict)
-			}
+			k.failIf(settle(k.ctx, other, a) == nil, "settling another receiver's delivery was a success (verdict %d)", a.Verdict)
 		}
 	}
 	k.consume(others[1], 1) // its own copy
@@ -202,9 +194,8 @@ func settleNonsense(k *kit) {
 	k.publish(messages(name+".a", len(steps))...)
 	for _, s := range steps {
 		d := k.receive(r, 1)[0]
-		if err := settle(k.ctx, r, s.ack(d)); !errors.Is(err, waybill.ErrInvalid) {
-			k.fail("a settle with %s: %w; want waybill.ErrInvalid", s.what, err)
-		}
+		err := settle(k.ctx, r, s.ack(d))
+		k.failIf(!errors.Is(err, waybill.ErrInvalid), "a settle with %s: %w; want waybill.ErrInvalid", s.what, err)
 		k.must("a right ack, after one with "+s.what, settle(k.ctx, r, core.AckDone(d)))
 	}
 	k.nothing(r, "all messages were done")

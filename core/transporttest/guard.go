@@ -21,9 +21,7 @@ const (
 
 // call runs fn, one call of the adapter under ctx.
 func call[T any](ctx context.Context, k *kit, what string, fn func() T) T {
-	if k.calls.Add(1) > maxCalls {
-		k.fail("%s: more than %d calls in one check: the adapter never lets it end", what, maxCalls)
-	}
+	k.failIf(k.calls.Add(1) > maxCalls, "%s: more than %d calls in one check: the adapter never lets it end", what, maxCalls)
 	type outcome struct {
 		v   T
 		err error
@@ -35,9 +33,7 @@ func call[T any](ctx context.Context, k *kit, what string, fn func() T) T {
 		o.err = guarded(func() { o.v = fn() })
 	}()
 	end := func(o outcome) T {
-		if o.err != nil {
-			k.fail("%s: %w", what, o.err)
-		}
+		k.failIf(o.err != nil, "%s: %w", what, o.err)
 		return o.v
 	}
 	limit := time.NewTimer(patience.For(Timeout))
@@ -75,9 +71,7 @@ func asked[T any](ctx context.Context, k *kit, what string, fn func() (T, error)
 // results is call for a call that has one result a message.
 func results(ctx context.Context, k *kit, what string, n int, fn func() core.Results) core.Results {
 	res := call(ctx, k, what, fn)
-	if len(res) != n {
-		k.fail("%s of %d messages returned %d results", what, n, len(res))
-	}
+	k.failIf(len(res) != n, "%s of %d messages returned %d results", what, n, len(res))
 	return res
 }
 
@@ -100,9 +94,7 @@ func (s guardedSubscriber) Subscribe(ctx context.Context, sub core.Subscription)
 	if err != nil {
 		return nil, err
 	}
-	if inner == nil {
-		s.k.fail("subscribe returned neither a receiver nor an error")
-	}
+	s.k.failIf(inner == nil, "subscribe returned neither a receiver nor an error")
 	r := guardedReceiver{inner, s.k, sub.Queue}
 	s.k.opened(r, sub.Bindings)
 	return r, nil
@@ -126,9 +118,7 @@ func (r guardedReceiver) Receive(ctx context.Context, limit int) ([]*waybill.Del
 		r.k.fail("receive returned %d deliveries together with an error: %w", len(ds), err)
 	}
 	for i, d := range ds {
-		if d == nil {
-			r.k.fail("receive returned %d deliveries, and number %d is nil", len(ds), i)
-		}
+		r.k.failIf(d == nil, "receive returned %d deliveries, and number %d is nil", len(ds), i)
 	}
 	if rest := r.unmarked(ctx, ds); len(rest) > 0 || len(ds) == 0 {
 		return rest, err

@@ -64,9 +64,8 @@ func newKit(ctx context.Context, h Harness) *kit {
 	if s == nil {
 		s = h.Reader
 	}
-	if h.Publisher == nil && h.Subscriber == nil || p == nil || s == nil {
-		k.fail("the harness needs Publisher and Subscriber, or Publisher and Reader, or Subscriber and Writer")
-	}
+	k.failIf(h.Publisher == nil && h.Subscriber == nil || p == nil || s == nil,
+		"the harness needs Publisher and Subscriber, or Publisher and Reader, or Subscriber and Writer")
 	k.publisher, k.subscriber = guardedPublisher{p, k}, guardedSubscriber{s, k}
 	k.pub, k.sub = p.Traits(), s.SubscriberTraits()
 	return k
@@ -81,9 +80,7 @@ func (k *kit) name() string {
 }
 
 func (k *kit) must(what string, err error) {
-	if err != nil {
-		k.fail("%s: %w", what, err)
-	}
+	k.failIf(err != nil, "%s: %w", what, err)
 }
 
 // needs skips the check unless the adapter declares what, or the harness has it.
@@ -169,9 +166,7 @@ func (k *kit) receive(r core.Receiver, n int) []*waybill.Delivery {
 	ctx, moved, cancel := k.patient(0)
 	defer cancel()
 	got, err := collect(ctx, r, n, func([]*waybill.Delivery) error { moved(); return nil })
-	if err != nil {
-		k.fail("received %d of %d messages (%s): %w", len(got), n, ids(got), err)
-	}
+	k.failIf(err != nil, "received %d of %d messages (%s): %w", len(got), n, ids(got), err)
 	return got
 }
 
@@ -183,9 +178,7 @@ func (k *kit) consume(r core.Receiver, n int) []*waybill.Delivery {
 		moved()
 		return settle(ctx, r, acks(core.AckDone, ds...)...)
 	})
-	if err != nil {
-		k.fail("received and settled %d of %d messages: %w", len(got), n, err)
-	}
+	k.failIf(err != nil, "received and settled %d of %d messages: %w", len(got), n, err)
 	return got
 }
 
@@ -295,9 +288,8 @@ func (k *kit) same(want, got waybill.Envelope, where string) {
 	if want.Source == "" {
 		got.Source = ""
 	}
-	if d := diff(want, got); d != "" {
-		k.fail("%s: %s", where, d)
-	}
+	d := diff(want, got)
+	k.failIf(d != "", "%s: %s", where, d)
 }
 
 // diff names the fields that differ; nil and empty are the same.
@@ -358,8 +350,6 @@ func (k *kit) exactly(want []waybill.Envelope, ds []*waybill.Delivery) {
 		left[d.Envelope.ID]--
 	}
 	for id, n := range left {
-		if n > 0 {
-			k.fail("message %s did not come", id)
-		}
+		k.failIf(n > 0, "message %s did not come", id)
 	}
 }

@@ -95,9 +95,7 @@ func (k *kit) behind(r core.Receiver, each func(r core.Receiver, ds []*waybill.D
 		if seen {
 			return
 		}
-		if ctx.Err() != nil {
-			k.fail("a message that was published behind all others did not come within %s", stands)
-		}
+		k.failIf(ctx.Err() != nil, "a message that was published behind all others did not come within %s", stands)
 		o := l.open[i%len(l.open)]
 		brief := min(quiet/10*time.Duration(1+i/len(l.open)), time.Second)
 		ds, err := receiveBriefly(ctx, o, 1, brief)

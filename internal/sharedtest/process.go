@@ -5,7 +5,10 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"strconv"
 	"testing"
+
+	"github.com/waybill-go/waybill/core"
 )
 
 // Process is the test binary, started once more as a program of its own. It gets a pipe as its standard input, which
@@ -21,7 +24,8 @@ type Process struct {
 	cmd *exec.Cmd
 }
 
-// StartProcess starts the test binary with more variables in its environment. It is killed at the end of the test.
+// StartProcess starts the test binary with more variables in its environment. It is killed at the end of the test; a
+// test that failed logs what it wrote.
 func StartProcess(tb testing.TB, env ...string) *Process {
 	tb.Helper()
 	cmd := exec.CommandContext(context.WithoutCancel(tb.Context()), os.Args[0]) //nolint:gosec // the binary of the test
@@ -42,6 +46,9 @@ func StartProcess(tb testing.TB, env ...string) *Process {
 	tb.Cleanup(func() {
 		p.Kill()
 		_ = stdin.Close()
+		if tb.Failed() {
+			tb.Logf("process %d wrote:\n%s", p.PID, p.Log.String())
+		}
 	})
 	return p
 }
@@ -57,3 +64,16 @@ func (p *Process) Kill() {
 
 // AwaitParent returns when the process that started this one with [StartProcess] has ended.
 func AwaitParent() { _, _ = io.Copy(io.Discard, os.Stdin) }
+
+// KeyOfEach returns keys of a route, one in each of its partitions: a relay that has partitions has work.
+func KeyOfEach(route string, partitions int) []string {
+	keys := make([]string, partitions)
+	for i, left := 0, partitions; left > 0; i++ {
+		key := "key" + strconv.Itoa(i)
+		if at := int(core.SlotOf(route, key, "")) * partitions / core.NumSlots; keys[at] == "" {
+			keys[at] = key
+			left--
+		}
+	}
+	return keys
+}

@@ -83,7 +83,9 @@ func newHarness(tb testing.TB, opts Options) *harness {
 func (h *harness) Store() core.OutboxStore                          { return h.store }
 func (h *harness) Reopen(context.Context) (core.OutboxStore, error) { return h.second, nil }
 
-func (h *harness) Begin(ctx context.Context) (outboxtest.Tx, error) {
+func (h *harness) Begin(context.Context) (outboxtest.Tx, error) { return h.begin() }
+
+func (h *harness) begin() (*testTx, error) {
 	sess, err := begin(h.store)
 	return &testTx{h.store, sess, 0}, err
 }

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
-	"os/exec"
 	"strconv"
 	"testing"
 	"time"
@@ -17,6 +16,7 @@ import (
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/internal/patience"
+	"github.com/waybill-go/waybill/internal/sharedtest"
 	"github.com/waybill-go/waybill/internal/testenv"
 	"github.com/waybill-go/waybill/internal/tier"
 	"github.com/waybill-go/waybill/relay"
@@ -31,16 +31,7 @@ const (
 )
 
 // childKeys are keys, one in each partition, so that each relay that has partitions has work.
-var childKeys = func() (keys [childPartitions]string) {
-	for i, left := 0, childPartitions; left > 0; i++ {
-		key := fmt.Sprint("key", i)
-		if partition := int(core.SlotOf("default", key, "")) * childPartitions / core.NumSlots; keys[partition] == "" {
-			keys[partition] = key
-			left--
-		}
-	}
-	return keys
-}()
+var childKeys = sharedtest.KeyOfEach("default", childPartitions)
 
 // runChild makes the test binary one of the processes of TestKilledProcesses.
 func runChild() bool {
@@ -155,34 +146,24 @@ func TestKilledProcesses(t *testing.T) {
 		t.Helper()
 		patience.Moving(t, what, func() (int, bool) { return number("effects", bson.M{}), done() })
 	}
-	start := func(role string) *exec.Cmd {
-		cmd := exec.CommandContext(ctx, os.Args[0])
-		cmd.Env = append(os.Environ(), childRole+"="+role, childURI+"="+m.URI, childName+"="+m.Database)
-		cmd.Stderr = os.Stderr
-		if err := cmd.Start(); err != nil {
-			t.Fatal(err)
-		}
-		return cmd
-	}
-	kill := func(cmd *exec.Cmd) {
-		_ = cmd.Process.Kill() // SIGKILL
-		_ = cmd.Wait()
+	start := func(role string) *sharedtest.Process {
+		t.Helper()
+		return sharedtest.StartProcess(t, childRole+"="+role, childURI+"="+m.URI, childName+"="+m.Database)
 	}
 	roles := []string{"relay", "relay", "producer", "producer"}
-	children := make([]*exec.Cmd, len(roles))
+	children := make([]*sharedtest.Process, len(roles))
 	for i, role := range roles {
 		children[i] = start(role)
-		defer func() { kill(children[i]) }()
 	}
 	for range 8 {
 		before := number("effects", bson.M{})
 		await("there are more effects", func() bool { return number("effects", bson.M{}) > before+3 })
 		i := rand.IntN(len(roles))
-		kill(children[i])
+		children[i].Kill()
 		children[i] = start(roles[i])
 	}
 	for _, c := range children[1:] {
-		kill(c)
+		c.Kill()
 	}
 	await("all is published", func() bool { return number("waybill_outbox", bson.M{}) == 0 })
 

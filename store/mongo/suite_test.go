@@ -7,21 +7,15 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 
 	"github.com/waybill-go/waybill"
-	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/core/storetest"
 )
 
 // suiteHarness is the harness of core/storetest.
-type suiteHarness struct{ store *Store }
+type suiteHarness struct{ *harness }
 
-func (h suiteHarness) Store() core.OutboxStore { return h.store }
-
-func (h suiteHarness) Begin(ctx context.Context) (storetest.Tx, error) {
-	tx, err := (&harness{store: h.store}).Begin(ctx)
-	if err != nil {
-		return nil, err
-	}
-	return suiteTx{tx.(*testTx)}, nil
+func (h suiteHarness) Begin(context.Context) (storetest.Tx, error) {
+	tx, err := h.begin()
+	return suiteTx{tx}, err
 }
 
 func (h suiteHarness) Corrupt(ctx context.Context, route string, seq int64) error {
@@ -32,7 +26,7 @@ func (h suiteHarness) Corrupt(ctx context.Context, route string, seq int64) erro
 // WithRetention makes the harness a storetest.Retainer.
 func (h suiteHarness) WithRetention(_ context.Context, r waybill.Retention) (storetest.Harness, error) {
 	s, err := New(h.store.db, Options{Source: "/test", Retention: r, Logger: quiet})
-	return suiteHarness{s}, err
+	return suiteHarness{&harness{store: s}}, err
 }
 
 type suiteTx struct{ *testTx }
@@ -54,7 +48,7 @@ func TestStore(t *testing.T) {
 	var harnesses []func(*testing.T) storetest.Harness
 	for range workers {
 		s := open(t, Options{})
-		harnesses = append(harnesses, func(*testing.T) storetest.Harness { return suiteHarness{s} })
+		harnesses = append(harnesses, func(*testing.T) storetest.Harness { return suiteHarness{&harness{store: s}} })
 	}
 	storetest.RunSpread(t, harnesses...)
 }

@@ -3,7 +3,6 @@ package postgres_test
 import (
 	"context"
 	"database/sql"
-	"errors"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
@@ -13,6 +12,7 @@ import (
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/core/storetest"
+	"github.com/waybill-go/waybill/internal/sharedtest"
 	"github.com/waybill-go/waybill/internal/tier"
 	"github.com/waybill-go/waybill/store/postgres"
 )
@@ -29,7 +29,7 @@ func (h *suite) Store() core.OutboxStore { return h.store }
 func (h *suite) Begin(ctx context.Context) (storetest.Tx, error) {
 	if h.db != nil {
 		tx, err := h.db.BeginTx(ctx, nil)
-		return &sqlTx{h.store.SQL(), tx}, err
+		return &sqlTx{sharedtest.SQLTx{Tx: tx}, h.store.SQL()}, err
 	}
 	tx, err := h.pool.Begin(ctx)
 	return &pgxTx{testTx{tx: tx}, h.store}, err
@@ -64,12 +64,12 @@ func (t *pgxTx) Cancel(ctx context.Context, keys ...waybill.CancelKey) ([]waybil
 }
 
 type sqlTx struct {
+	sharedtest.SQLTx
 	stager waybill.Stager[*sql.Tx]
-	tx     *sql.Tx
 }
 
 func (t *sqlTx) Stage(ctx context.Context, msgs ...waybill.Message) ([]waybill.Staged, error) {
-	return t.stager.Stage(ctx, t.tx, msgs...)
+	return t.stager.Stage(ctx, t.Tx, msgs...)
 }
 
 func (t *sqlTx) Cancel(ctx context.Context, keys ...waybill.CancelKey) ([]waybill.CancelStatus, error) {
@@ -77,14 +77,7 @@ func (t *sqlTx) Cancel(ctx context.Context, keys ...waybill.CancelKey) ([]waybil
 	if !ok {
 		return nil, waybill.ErrUnsupported
 	}
-	return c.Cancel(ctx, t.tx, keys...)
-}
-func (t *sqlTx) Commit(context.Context) error { return t.tx.Commit() }
-func (t *sqlTx) Rollback(context.Context) error {
-	if err := t.tx.Rollback(); !errors.Is(err, sql.ErrTxDone) {
-		return err
-	}
-	return nil
+	return c.Cancel(ctx, t.Tx, keys...)
 }
 
 // workers is how many checks of the suite run side by side, each worker on a database of its own.

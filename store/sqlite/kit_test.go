@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"database/sql"
-	"errors"
 	"fmt"
 	"log/slog"
 	"path/filepath"
@@ -19,6 +18,7 @@ import (
 	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/core/outboxtest"
+	"github.com/waybill-go/waybill/internal/sharedtest"
 )
 
 func TestMain(m *testing.M) {
@@ -187,9 +187,11 @@ func (h *harness) Store() core.OutboxStore                          { return h.s
 func (h *harness) Reopen(context.Context) (core.OutboxStore, error) { return h.second, nil }
 func (h *harness) SingleWriter() bool                               { return true }
 
-func (h *harness) Begin(ctx context.Context) (outboxtest.Tx, error) {
+func (h *harness) Begin(ctx context.Context) (outboxtest.Tx, error) { return h.begin(ctx) }
+
+func (h *harness) begin(ctx context.Context) (*testTx, error) {
 	tx, err := h.store.DB().BeginTx(ctx, nil)
-	return &testTx{h.store, tx}, err
+	return &testTx{sharedtest.SQLTx{Tx: tx}, h.store}, err
 }
 
 func (h *harness) Records(ctx context.Context, route string) (out []outboxtest.Stored, err error) {
@@ -241,37 +243,18 @@ func (h *harness) Save(ctx context.Context) (func(context.Context) error, error)
 }
 
 type testTx struct {
+	sharedtest.SQLTx
 	store *Store
-	tx    *sql.Tx
 }
 
 func (t *testTx) Stage(ctx context.Context, rows ...core.StagedRow) error {
-	_, err := t.store.StageRows(ctx, t.tx, rows...)
-	return err
-}
-
-func (t *testTx) Commit(context.Context) error { return t.tx.Commit() }
-
-func (t *testTx) Rollback(context.Context) error {
-	if err := t.tx.Rollback(); !errors.Is(err, sql.ErrTxDone) {
-		return err
-	}
-	return nil
-}
-
-func (t *testTx) Savepoint(ctx context.Context) error {
-	_, err := t.tx.ExecContext(ctx, "SAVEPOINT s")
-	return err
-}
-
-func (t *testTx) RollbackTo(ctx context.Context) error {
-	_, err := t.tx.ExecContext(ctx, "ROLLBACK TO s")
+	_, err := t.store.StageRows(ctx, t.Tx, rows...)
 	return err
 }
 
 // Redrive requeues one record, as Store.Redrive does, in the transaction.
 func (t *testTx) Redrive(ctx context.Context, route, id string) error {
-	w := &work{s: t.store, tx: t.tx, now: t.store.now()}
+	w := &work{s: t.store, tx: t.Tx, now: t.store.now()}
 	r, err := w.lookup(ctx, []any{new([]byte)}, inspectText, route, id)
 	if err == nil && r == nil {
 		err = admin.NoRecord("test", route, id)
@@ -284,7 +267,7 @@ func (t *testTx) Redrive(ctx context.Context, route, id string) error {
 
 // Tell writes a notice, as DecideHead does.
 func (t *testTx) Tell(ctx context.Context, c core.Notice) error {
-	_, err := t.tx.ExecContext(ctx, t.store.sql(`INSERT INTO waybill_outbox_notices (kind, route, slot, key, id, seq, reason) VALUES (?, ?, ?, ?, ?, ?, ?)`),
+	_, err := t.ExecContext(ctx, t.store.sql(`INSERT INTO waybill_outbox_notices (kind, route, slot, key, id, seq, reason) VALUES (?, ?, ?, ?, ?, ?, ?)`),
 		int64(c.Kind), c.Route, int64(c.Slot), c.Key, c.ID, c.Seq, string(c.Reason))
 	return err
 }

@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strconv"
 	"testing"
@@ -16,6 +15,7 @@ import (
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/internal/patience"
+	"github.com/waybill-go/waybill/internal/sharedtest"
 	"github.com/waybill-go/waybill/internal/tier"
 	"github.com/waybill-go/waybill/relay"
 )
@@ -28,16 +28,7 @@ const (
 )
 
 // childKeys are keys, one in each partition, so that each relay that has partitions has work.
-var childKeys = func() (keys [childPartitions]string) {
-	for i, left := 0, childPartitions; left > 0; i++ {
-		key := fmt.Sprint("key", i)
-		if partition := int(core.SlotOf("default", key, "")) * childPartitions / core.NumSlots; keys[partition] == "" {
-			keys[partition] = key
-			left--
-		}
-	}
-	return keys
-}()
+var childKeys = sharedtest.KeyOfEach("default", childPartitions)
 
 // runChild makes the test binary one of the processes of TestKilledProcesses.
 func runChild() bool {
@@ -136,38 +127,28 @@ func TestKilledProcesses(t *testing.T) {
 			return number("SELECT count(*) FROM effects"), number(text, args...) != 0
 		})
 	}
-	start := func(role string) *exec.Cmd {
-		cmd := exec.CommandContext(ctx, os.Args[0])
-		cmd.Env = append(os.Environ(), childRole+"="+role, childFile+"="+path)
-		cmd.Stderr = os.Stderr
-		if err := cmd.Start(); err != nil {
-			t.Fatal(err)
-		}
-		return cmd
-	}
-	kill := func(cmd *exec.Cmd) {
-		_ = cmd.Process.Kill() // SIGKILL
-		_ = cmd.Wait()
+	start := func(role string) *sharedtest.Process {
+		t.Helper()
+		return sharedtest.StartProcess(t, childRole+"="+role, childFile+"="+path)
 	}
 	roles := []string{"relay", "relay", "producer", "producer"}
-	children := make([]*exec.Cmd, len(roles))
+	children := make([]*sharedtest.Process, len(roles))
 	for i, role := range roles {
 		children[i] = start(role)
-		defer func() { kill(children[i]) }()
 	}
 	for i := range 2 {
-		until("a relay has published", "SELECT count(*) FROM effects WHERE by = ?", children[i].Process.Pid)
+		until("a relay has published", "SELECT count(*) FROM effects WHERE by = ?", children[i].PID)
 	}
 	for range 12 {
 		if err := pause(ctx, 100*time.Millisecond+rand.N(200*time.Millisecond)); err != nil {
 			t.Fatal(err)
 		}
 		i := rand.IntN(len(roles))
-		kill(children[i])
+		children[i].Kill()
 		children[i] = start(roles[i])
 	}
 	for _, c := range children[1:] {
-		kill(c)
+		c.Kill()
 	}
 	until("all is published", "SELECT count(*) = 0 FROM waybill_outbox")
 

@@ -2,23 +2,18 @@ package sqlite
 
 import (
 	"context"
-	"database/sql"
-	"errors"
 	"testing"
 
 	"github.com/waybill-go/waybill"
-	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/core/storetest"
 )
 
 // suiteHarness is the harness of core/storetest.
-type suiteHarness struct{ store *Store }
-
-func (h suiteHarness) Store() core.OutboxStore { return h.store }
+type suiteHarness struct{ *harness }
 
 func (h suiteHarness) Begin(ctx context.Context) (storetest.Tx, error) {
-	tx, err := h.store.DB().BeginTx(ctx, nil)
-	return suiteTx{h.store, tx}, err
+	tx, err := h.begin(ctx)
+	return suiteTx{tx}, err
 }
 
 func (h suiteHarness) Corrupt(ctx context.Context, route string, seq int64) error {
@@ -29,29 +24,17 @@ func (h suiteHarness) Corrupt(ctx context.Context, route string, seq int64) erro
 // WithRetention makes the harness a storetest.Retainer.
 func (h suiteHarness) WithRetention(_ context.Context, r waybill.Retention) (storetest.Harness, error) {
 	s, err := New(h.store.DB(), Options{Source: "/test", Retention: r})
-	return suiteHarness{s}, err
+	return suiteHarness{&harness{store: s}}, err
 }
 
-type suiteTx struct {
-	store *Store
-	tx    *sql.Tx
-}
+type suiteTx struct{ *testTx }
 
 func (x suiteTx) Stage(ctx context.Context, msgs ...waybill.Message) ([]waybill.Staged, error) {
-	return x.store.Stage(ctx, x.tx, msgs...)
+	return x.store.Stage(ctx, x.Tx, msgs...)
 }
 
 func (x suiteTx) Cancel(ctx context.Context, keys ...waybill.CancelKey) ([]waybill.CancelStatus, error) {
-	return x.store.Cancel(ctx, x.tx, keys...)
-}
-
-func (x suiteTx) Commit(context.Context) error { return x.tx.Commit() }
-
-func (x suiteTx) Rollback(context.Context) error {
-	if err := x.tx.Rollback(); !errors.Is(err, sql.ErrTxDone) {
-		return err
-	}
-	return nil
+	return x.store.Cancel(ctx, x.Tx, keys...)
 }
 
 // workers is how many checks of the suite run side by side, each worker on a database of its own.
@@ -63,7 +46,7 @@ func TestStore(t *testing.T) {
 	var harnesses []func(*testing.T) storetest.Harness
 	for range workers {
 		s := open(t, Options{})
-		harnesses = append(harnesses, func(*testing.T) storetest.Harness { return suiteHarness{s} })
+		harnesses = append(harnesses, func(*testing.T) storetest.Harness { return suiteHarness{&harness{store: s}} })
 	}
 	storetest.RunSpread(t, harnesses...)
 }

@@ -62,8 +62,11 @@ func (w *Wait) Again(ctx context.Context) bool {
 }
 
 // Come waits until ch has a value, and returns it; false if none came in time.
-func Come[T any](ch <-chan T) (T, bool) {
-	t := time.NewTimer(patience.For(Patience))
+func Come[T any](ch <-chan T) (T, bool) { return ComeWithin(ch, patience.For(Patience)) }
+
+// ComeWithin is Come with another limit.
+func ComeWithin[T any](ch <-chan T, limit time.Duration) (T, bool) {
+	t := time.NewTimer(limit)
 	defer t.Stop()
 	select {
 	case v := <-ch:
@@ -83,6 +86,15 @@ func Rest(ctx context.Context, d time.Duration) error {
 	case <-ctx.Done():
 		return ctx.Err()
 	}
+}
+
+// Each returns what fn makes of each of all.
+func Each[T, U any](all []T, fn func(of *T) U) []U {
+	out := make([]U, len(all))
+	for i := range all {
+		out[i] = fn(&all[i])
+	}
+	return out
 }
 
 // Names replaces ids by their numbers among all, for messages that people can read.

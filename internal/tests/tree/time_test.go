@@ -33,7 +33,7 @@ var timed = []struct {
 	{"waybilltest", 5, "the loops that it drives are in bubbles"},
 	{"store/memory", 2, "pauses between looks"},
 	{"internal/patience", 8, "it is about time, in bubbles"},
-	{"core", 33, "the suites run in bubbles and on servers: pauses, leases that must end, starts of waits that go on after them"},
+	{"core", 30, "the suites run in bubbles and on servers: pauses, leases that must end, starts of waits that go on after them"},
 	{"internal/checker", 41, "random pauses of actors, and histories with a length"},
 	{"internal/tests/faults", 4, "nightly, alone: it counts seconds"},
 	{"internal/tests/outages", 7, "nightly: calls that must give up while a server hangs"},
