@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"slices"
 	"strconv"
@@ -19,6 +20,7 @@ import (
 type dlq struct {
 	c                *command
 	store, transport string
+	elsewhere        string // where else a queue that was not found can be
 	f                filterFlags
 	errorText        string
 	positions        []int
@@ -72,7 +74,13 @@ func (d *dlq) open(ctx context.Context, queue string) (admin.ParkedQueue, error)
 		if err != nil {
 			return nil, err
 		}
+		if len(conf.stores) > 0 {
+			d.elsewhere = "it was looked for at the broker: if a store is the queue, give --store"
+		}
 		return able[admin.ParkedQueue](t.Publisher, "transport", "show parked messages")
+	}
+	if len(conf.transports) > 0 {
+		d.elsewhere = "it was looked for in the outbox of a store: if it is at a broker, give --transport instead of --store"
 	}
 	s, err := d.c.openStore(ctx, d.store, env)
 	if err != nil {
@@ -107,7 +115,10 @@ func (d *dlq) onQueue(fn func(ctx context.Context, q *parkedQueue, args []string
 		ctx, cancel := d.c.limited(cmd.Context())
 		n, err := q.ParkedDepth(ctx, args[0]) // reasons would take a look at each message
 		cancel()
-		if err != nil {
+		switch {
+		case errors.Is(err, waybill.ErrNotFound) && d.elsewhere != "":
+			return fmt.Errorf("%w; %s", err, d.elsewhere)
+		case err != nil:
 			return err
 		}
 		d.c.begins(cmd, "queue "+args[0], args[1:])

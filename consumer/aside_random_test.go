@@ -21,6 +21,7 @@ import (
 func TestOutagesOfFewAtRandom(t *testing.T) {
 	t.Parallel()
 	histories(t, func(t *testing.T, rt *rapid.T, _ uint64, batch bool) {
+		t.Helper()
 		patience.BudgetOf(t).Time(time.Hour, "the limit of a message's own outages is ten minutes")
 		patience.BudgetOf(t).Calls(1000, "pauses of 20 ms")
 		ms := func(name string, most int) time.Duration {
