@@ -16,7 +16,8 @@
 //     partitions as Java's client sends them. A message without a queue yet is kept for the queues to come, for the
 //     retention of the bus: nothing is unroutable.
 //   - The client cannot take back what it has sent. So a Publish can return before the result is known. If the message
-//     is published again meanwhile, it joins the first one: it has one copy however often it is tried.
+//     is published again meanwhile, or up to a minute after the result has come, it takes that of the first one: it
+//     has one copy however often it is tried.
 //   - A record that the brokers refuse fails all records of its batch. The transport sends each of them again alone.
 //   - Messages of a key keep their order while one of them is in flight at a time, as a relay has it.
 //   - A nil slot of Settle means that the group's coordinator has stored it. A queue settles its messages in any

@@ -3,8 +3,10 @@ package kafka
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
+	"maps"
 	"sync/atomic"
 	"time"
 
@@ -35,6 +37,19 @@ const (
 	maxFlightBytes = 256 << 20
 )
 
+// A call that ended without a result is followed by another one for the same messages. The record can be stored between
+// the two, and then nobody waits for it. So the transport remembers such results for lateFor, at most maxLate of them.
+const (
+	lateFor = time.Minute
+	maxLate = 100_000
+)
+
+// late is a record that was stored when nobody waited for its result any more.
+type late struct {
+	sum [sha256.Size]byte // of the record
+	at  time.Time
+}
+
 // call is one Publish: its flights end together.
 type call struct {
 	left atomic.Int64
@@ -48,6 +63,7 @@ type flight struct {
 	record *kgo.Record
 	err    error         // valid after ended
 	ended  atomic.Bool   // its result is known
+	left   bool          // a call ended without its result; the transport's mu guards it
 	joined chan struct{} // closed at the end; the transport's mu guards it; nil = nobody has joined
 }
 
@@ -115,6 +131,11 @@ func (t *Transport) send(ctx context.Context, id string, f *flight) *flight {
 			t.mu.Unlock()
 			return old
 		}
+		if t.wasStored(id, f.record) {
+			t.mu.Unlock()
+			f.ended.Store(true)
+			return f
+		}
 		t.flights[id] = f
 		t.mu.Unlock()
 	}
@@ -132,6 +153,7 @@ func (t *Transport) send(ctx context.Context, id string, f *flight) *flight {
 
 // join lets another call wait for f. The caller holds mu.
 func (f *flight) join() {
+	f.left = false
 	if f.joined == nil && !f.ended.Load() {
 		f.joined = make(chan struct{})
 	}
@@ -155,8 +177,51 @@ func (t *Transport) landed(id string, f *flight, err error) {
 	if f.joined != nil {
 		close(f.joined)
 	}
+	if f.left && err == nil && id != "" {
+		t.storedLate(id, f.record)
+	}
 	t.mu.Unlock()
 	f.call.sent()
+}
+
+// storedLate remembers that a record was stored. The caller holds mu.
+func (t *Transport) storedLate(id string, rec *kgo.Record) {
+	now := time.Now()
+	if len(t.late) >= maxLate {
+		maps.DeleteFunc(t.late, func(_ string, l late) bool { return now.Sub(l.at) > lateFor })
+	}
+	if len(t.late) < maxLate {
+		t.late[id] = late{sumOf(rec), now}
+	}
+}
+
+// wasStored reports whether the same record was stored when nobody waited for it any more, and forgets it. The caller
+// holds mu.
+func (t *Transport) wasStored(id string, rec *kgo.Record) bool {
+	l, ok := t.late[id]
+	if !ok {
+		return false
+	}
+	delete(t.late, id)
+	return time.Since(l.at) <= lateFor && l.sum == sumOf(rec)
+}
+
+// leave ends the wait for f's result. It can have come by now.
+func (t *Transport) leave(f *flight) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	f.left = true
+}
+
+// sumOf returns a digest of all that sameRecord compares.
+func sumOf(rec *kgo.Record) [sha256.Size]byte {
+	h := sha256.New()
+	for _, part := range [][]byte{rec.Key, rec.Value} {
+		_, _ = fmt.Fprintf(h, "%d ", len(part))
+		_, _ = h.Write(part)
+	}
+	_, _ = fmt.Fprint(h, len(rec.Headers))
+	return [sha256.Size]byte(h.Sum(nil))
 }
 
 func sameRecord(a, b *kgo.Record) bool {
@@ -180,6 +245,9 @@ func (t *Transport) await(ctx context.Context, c *call, flights []*flight, res c
 		}
 		if f.call != c && !f.ended.Load() {
 			wait(f.joined)
+		}
+		if !f.ended.Load() {
+			t.leave(f)
 		}
 		switch {
 		case f.ended.Load() && f.err == nil:

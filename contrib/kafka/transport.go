@@ -40,6 +40,7 @@ type Transport struct {
 	mu        sync.Mutex
 	receivers map[*receiver]struct{}
 	flights   map[string]*flight // by message id
+	late      map[string]late    // the same
 	replaying sync.Mutex         // see ReplayParked
 }
 
@@ -61,7 +62,7 @@ func Dial(ctx context.Context, addresses string, opts Options) (*Transport, erro
 	}
 	t := &Transport{
 		opts: opts, seeds: strings.FieldsFunc(addresses, func(r rune) bool { return r == ',' || r == ' ' }), link: &link{},
-		receivers: map[*receiver]struct{}{}, flights: map[string]*flight{}, opening: make(chan struct{}, 1),
+		receivers: map[*receiver]struct{}{}, flights: map[string]*flight{}, late: map[string]late{}, opening: make(chan struct{}, 1),
 	}
 	t.parkedQueue = t.walks()
 	t.known.Store(&settings{maxMessage: defaultMaxBytes, minInSync: 1, retention: opts.Retention})
