@@ -37,14 +37,14 @@ const (
 	maxFlightBytes = 256 << 20
 )
 
-// A call that ended without a result is followed by another one for the same messages. The record can be stored between
-// the two, and then nobody waits for it. So the transport remembers such results for lateFor, at most maxLate of them.
+// A call that ended without a result is followed by another one for the same messages. The brokers can store the record
+// between the two calls. So the transport remembers such results for lateFor, at most maxLate of them.
 const (
 	lateFor = time.Minute
 	maxLate = 100_000
 )
 
-// late is a record that was stored when nobody waited for its result any more.
+// late is a record that was stored after its calls had ended.
 type late struct {
 	sum [sha256.Size]byte // of the record
 	at  time.Time
@@ -195,7 +195,7 @@ func (t *Transport) storedLate(id string, rec *kgo.Record) {
 	}
 }
 
-// wasStored reports whether the same record was stored when nobody waited for it any more, and forgets it. The caller
+// wasStored reports whether the same record was stored after its calls had ended, and forgets the result. The caller
 // holds mu.
 func (t *Transport) wasStored(id string, rec *kgo.Record) bool {
 	l, ok := t.late[id]

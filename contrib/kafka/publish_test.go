@@ -90,8 +90,8 @@ func ended(tb testing.TB, admin *tools, bus string) (n int) {
 	return n
 }
 
-// publishAgain publishes messages eight times while a hindrance keeps their results away, and then once more; late:
-// after they were stored, when nobody waited for that. Each has one copy.
+// publishAgain publishes messages eight times while a hindrance keeps their results away, and then once more; late says
+// that the brokers store the messages between these two. Each has one copy.
 func publishAgain(t *testing.T, address string, late bool, hinder hindrance) {
 	t.Helper()
 	link, opts := &cable{}, options()
