@@ -63,7 +63,7 @@ type flight struct {
 	record *kgo.Record
 	err    error         // valid after ended
 	ended  atomic.Bool   // its result is known
-	left   bool          // a call ended without its result; the transport's mu guards it
+	waits  int           // how many calls wait for it; the transport's mu guards it
 	joined chan struct{} // closed at the end; the transport's mu guards it; nil = nobody has joined
 }
 
@@ -136,6 +136,7 @@ func (t *Transport) send(ctx context.Context, id string, f *flight) *flight {
 			f.ended.Store(true)
 			return f
 		}
+		f.waits = 1
 		t.flights[id] = f
 		t.mu.Unlock()
 	}
@@ -153,7 +154,7 @@ func (t *Transport) send(ctx context.Context, id string, f *flight) *flight {
 
 // join lets another call wait for f. The caller holds mu.
 func (f *flight) join() {
-	f.left = false
+	f.waits++
 	if f.joined == nil && !f.ended.Load() {
 		f.joined = make(chan struct{})
 	}
@@ -177,7 +178,7 @@ func (t *Transport) landed(id string, f *flight, err error) {
 	if f.joined != nil {
 		close(f.joined)
 	}
-	if f.left && err == nil && id != "" {
+	if f.waits == 0 && err == nil && id != "" {
 		t.storedLate(id, f.record)
 	}
 	t.mu.Unlock()
@@ -206,11 +207,14 @@ func (t *Transport) wasStored(id string, rec *kgo.Record) bool {
 	return time.Since(l.at) <= lateFor && l.sum == sumOf(rec)
 }
 
-// leave ends the wait for f's result. It can have come by now.
-func (t *Transport) leave(f *flight) {
+// leave ends a call's wait for f, unless its result has come.
+func (t *Transport) leave(f *flight) (ended bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	f.left = true
+	if !f.ended.Load() {
+		f.waits--
+	}
+	return f.ended.Load()
 }
 
 // sumOf returns a digest of all that sameRecord compares.
@@ -246,18 +250,16 @@ func (t *Transport) await(ctx context.Context, c *call, flights []*flight, res c
 		if f.call != c && !f.ended.Load() {
 			wait(f.joined)
 		}
-		if !f.ended.Load() {
-			t.leave(f)
-		}
+		ended := f.ended.Load() || t.leave(f)
 		switch {
-		case f.ended.Load() && f.err == nil:
-		case f.ended.Load() && topicUnknown(f.err):
+		case ended && f.err == nil:
+		case ended && topicUnknown(f.err):
 			topic := f.record.Topic
 			if unknown[topic] == nil {
 				unknown[topic] = t.unknown(ctx, topic, f.err)
 			}
 			res[i] = unknown[topic]
-		case f.ended.Load():
+		case ended:
 			res[i] = classify("publish", f.err)
 		case t.life.Err() != nil:
 			res[i] = closed("publish")
