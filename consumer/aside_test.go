@@ -263,8 +263,8 @@ func TestOutageOfOneMessageAfterOneOfAll(t *testing.T) {
 	})
 }
 
-// CO-05: messages whose handlers still run when a pause begins keep places of what the broker sends ahead. The message
-// that probes gets one nevertheless.
+// CO-05: a handler that still runs when a pause begins keeps the place of its message at the broker. The probe gets
+// another place.
 func TestProbeBesideHandlersThatRun(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -275,7 +275,7 @@ func TestProbeBesideHandlersThatRun(t *testing.T) {
 		stop := start(t, &sending{f}, consumer.Options{Concurrency: 4}, waybill.Subscription{}, handle(func(_ context.Context, d *waybill.Delivery) error {
 			switch {
 			case strings.HasPrefix(d.Envelope.ID, "slow"):
-				time.Sleep(time.Hour)
+				travel(time.Hour)
 				return nil
 			case !up.Load():
 				return waybill.Outage(errBoom)

@@ -282,12 +282,13 @@ func (s *schedule) newest(n int) []*message {
 	return all
 }
 
-// stays returns how many deliveries are here of which none is about to be settled. They take places of what the broker
-// may send ahead.
+// stays returns the number of deliveries that are here, without those that a settle is about to end. Each takes a place
+// of what the broker may send ahead.
 func (l *load) stays() int { return l.held - l.unsettled + l.locked }
 
 // ahead returns how many messages the broker may send ahead; s holds the number that it was told. It is told seldom: at
-// twice as many, or at a quarter. While a message probes, it may send that one, whatever stays here. mu is held.
+// twice as many, or at a quarter. While a message probes, the broker may send that one beside those that stay here. mu
+// is held.
 func (r *runner) ahead(s *session) int {
 	l := &r.load
 	want := l.bound(r.stuck())

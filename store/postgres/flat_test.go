@@ -370,12 +370,8 @@ var walksOver = map[string]map[string]float64{
 		"p.repeats":   4,
 		// A range: its width is bounded, and wider than that of this test's rows.
 		"$7::boolean[], $8::int[]": 1,
-		// The first look of a process for notices: a block of the index for some hundreds of rows.
-		"coalesce((SELECT $6 FROM": 0.003,
 	},
 	"keep": {
-		// The first look of a process for old marks of the inbox: the same.
-		"handled_at < statement_timestamp()": 0.003,
 		// Counts.
 		"others AS": 30,
 	},

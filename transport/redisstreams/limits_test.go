@@ -188,7 +188,7 @@ func (c *cuts) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	}
 }
 
-// DB-29: Check says which setting of the server is lower than what Options.MaxMessageBytes lets through.
+// DB-29: Check names the setting of the server that is below Options.MaxMessageBytes.
 func TestLimitOfServerIsTold(t *testing.T) {
 	t.Parallel()
 	server := testenv.OwnRedis(t, testenv.RedisOptions{})
