@@ -89,6 +89,10 @@ bench: servers ## benchmarks beside the raw limits; writes bench/RESULTS.md (ben
 sizing: servers ## the tables of docs/sizing.md, by waybill bench beside the raw limits; takes a quarter of an hour
 	cd bench && go run . -sizing ../docs/sizing.md
 
+systems: servers ## the table of docs/comparison.md: outboxes for Python beside Waybill; needs Python 3.13 and PyPI
+	python3 -m venv .cache/systems && .cache/systems/bin/pip install --quiet --requirement bench/systems/requirements.txt
+	cd bench && go run . -systems ../docs/comparison.md -python ../.cache/systems/bin/python
+
 matrix: servers ## every store with every transport: relay and consumer are killed, each effect is there once
 	WAYBILL_MATRIX=all go run ./internal/testenv/testservers go test -count=1 -v ./internal/tests/matrix
 
@@ -107,4 +111,4 @@ quickstart: ## run the example of the README
 vuln: ## known vulnerabilities in what we depend on (needs the Go vulnerability database)
 	@scripts/vuln $(MODULES)
 
-.PHONY: help test servers alone waiting raced served others quick nightly repeat lint fmt generate verify bench sizing matrix mutants suites quickstart vuln
+.PHONY: help test servers alone waiting raced served others quick nightly repeat lint fmt generate verify bench sizing systems matrix mutants suites quickstart vuln

@@ -22,10 +22,11 @@ import (
 type drainCase struct {
 	name, target string
 	backlog      int
-	body         int  // bytes
-	keys         int  // 0 = unkeyed
-	hot          bool // half of the backlog has one key
-	pipelined    bool // keys are, and the raw limit does not wait for confirms either
+	body         int    // bytes
+	keys         int    // 0 = unkeyed
+	route        string // empty = the default route
+	hot          bool   // half of the backlog has one key
+	pipelined    bool   // keys are, and the raw limit does not wait for confirms either
 	relays       int
 	oldSnapshot  bool
 	nowhere      bool           // the publisher does nothing
@@ -133,10 +134,14 @@ func drain(ctx context.Context, env *servers, c drainCase) (sample, error) {
 func stageBacklog(ctx context.Context, db *database, c drainCase) error {
 	const batch = 1000
 	msgs := make([]waybill.Message, 0, batch)
+	var opts []waybill.MessageOption
+	if c.route != "" {
+		opts = append(opts, waybill.Routes(c.route))
+	}
 	for i := 0; i < c.backlog; i += len(msgs) {
 		msgs = msgs[:0]
 		for j := range min(batch, c.backlog-i) {
-			m := waybill.RawMessage("bench.topic", "application/octet-stream", make([]byte, c.body))
+			m := waybill.RawMessage("bench.topic", "application/octet-stream", make([]byte, c.body), opts...)
 			if c.keys > 0 {
 				m.Key = fmt.Sprintf("%s-%d", cmp.Or(c.prefix, "key"), (i+j)%c.keys)
 				if c.hot && (i+j)%2 == 0 {

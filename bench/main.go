@@ -24,6 +24,8 @@ func main() {
 		pairs = flag.Int("pairs", 5, "interleaved pairs a benchmark")
 		out   = flag.String("out", "", "also write the table to this file")
 		sizes = flag.String("sizing", "", "measure the tables of the sizing guide instead, and rewrite them in this file")
+		page  = flag.String("systems", "", "measure outboxes for Python instead, and rewrite their table in this file; see -python")
+		py    = flag.String("python", "python3", "for -systems: an interpreter with what systems/requirements.txt names")
 		part  = flag.Int("part", 1, "for -sizing on a machine that is busy: so many times fewer messages")
 		prof  = flag.String("cpuprofile", "", "write a CPU profile of this process to this file")
 	)
@@ -38,6 +40,9 @@ func main() {
 	err := profiled(*prof, func() error {
 		if *sizes != "" {
 			return size(ctx, *sizes, *part, *brief)
+		}
+		if *page != "" {
+			return compare(ctx, *page, *py, s)
 		}
 		return run(ctx, *only, s, *out)
 	})

@@ -210,7 +210,7 @@ func millis(d time.Duration) string { return fmt.Sprintf("%.1f ms", d.Seconds()*
 func cpuMillis(d time.Duration) string { return fmt.Sprintf("%.0f", d.Seconds()*1e3) }
 
 const (
-	beginMark = "<!-- measured: begin; make sizing rewrites this part -->\n"
+	beginMark = "<!-- measured: begin; make rewrites this part -->\n"
 	endMark   = "<!-- measured: end -->\n"
 )
 
