@@ -251,7 +251,7 @@ func TestEveryBrokerSetting(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), patience.For(time.Minute))
 			defer cancel()
 			err := func() error {
-				bus, err := rabbitmq.Dial(ctx, broker.AMQPURL("/"), rabbitmq.Options{Logger: quiet()})
+				bus, err := rabbitmq.Dial(ctx, broker.AMQPURL("/"), rabbitmq.Options{Logger: quiet(), ConnectTimeout: patience.For(time.Minute)})
 				if err != nil {
 					return err
 				}
