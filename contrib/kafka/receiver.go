@@ -16,6 +16,18 @@ import (
 	"github.com/waybill-go/waybill/core"
 )
 
+// A receiver is a member of its queue's consumer group. A message goes this way:
+//
+//	poll     fetches records and puts each into its partition's position, at most so many bytes
+//	pick     hands out those that are due and fit a binding; it marks the others as done
+//	commit   stores the deliveries beside the offset, so that those of a killed process count
+//	hand     returns the deliveries to the consumer
+//	Settle   stores the copy of a retry or of a rejection, marks the message as done, and commits again
+//
+// Two goroutines work for a receiver: poll fetches, and commits makes one commit at a time for all callers. A rebalance
+// comes between two polls only, since the client waits for AllowRebalance. It takes partitions away in revoked, which
+// waits for the deliveries, or in forget, when the group has given the partitions to another member already.
+
 const (
 	fetchWait    = 500 * time.Millisecond // how long a broker waits for a message
 	heartbeat    = time.Second
@@ -59,7 +71,7 @@ type receiver struct {
 	mu        sync.Mutex
 	closed    bool
 	positions map[at]*position
-	ready     []*handle        // handed out, and not returned by Receive yet
+	ready     []*handle        // handed out, and not returned by Receive yet: their commit may be on its way
 	held      map[*handle]bool // returned by Receive and not settled; true = a call settles it
 	waiters   []*commit
 	inflight  bool          // a commit is on its way
@@ -114,6 +126,7 @@ func (t *Transport) Subscribe(ctx context.Context, sub core.Subscription) (core.
 	t.receivers[r] = struct{}{}
 	t.mu.Unlock()
 	var err error
+	// The values of ctx stay; its end closes the receiver, which needs a context that has not ended for the last commit.
 	r.life, r.end = context.WithCancel(context.WithoutCancel(ctx))
 	r.client, err = t.newClient(r.link,
 		kgo.ConsumerGroup(r.group), kgo.ConsumeTopics(t.opts.Bus, r.retry), kgo.Balancers(kgo.CooperativeStickyBalancer()), kgo.DisableAutoCommit(),
@@ -214,7 +227,7 @@ func (r *receiver) revoked(m map[string][]int32) {
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.life), r.t.opts.Timeout)
 	defer cancel()
-	_ = r.commit(ctx, nil) // else some messages come again
+	_ = r.commit(ctx, nil) // if it fails, some messages come again to their new owner
 	r.forget(m)
 }
 
@@ -284,6 +297,8 @@ func (r *receiver) poll() {
 	}
 }
 
+// take puts fetched records into their positions. A record below a position's next was there already: the client fetches
+// from the committed offset anew after each assignment.
 func (r *receiver) take(fetches kgo.Fetches) {
 	tick := r.t.bindings.tick()
 	pause := map[string][]int32{}
@@ -302,6 +317,7 @@ func (r *receiver) take(fetches kgo.Fetches) {
 		if p == nil {
 			return
 		}
+		// A message that retention deleted unread is an error, not a silent gap.
 		if from := p.next; from >= 0 && x.LogStartOffset > from && len(x.Records) > 0 {
 			r.failed = outage("receive", fmt.Errorf("partition %d of the log %q: the messages %d to %d were deleted before the queue %q has read them: "+
 				"raise the retention, or add receivers", p.number, p.topic, from, x.LogStartOffset-1, r.sub.Queue))
@@ -476,6 +492,8 @@ func (p *position) nextDue() (next time.Time) {
 	return next
 }
 
+// handleOf makes the delivery of an entry. Copies of the retry log carry the attempts and the redeliveries of the message
+// before them.
 func (r *receiver) handleOf(p *position, e *entry, count int) *handle {
 	h := &handle{r: r, p: p, e: e, attempt: int(max(number(e.record, headerAttempt), 1))}
 	h.delivery = &waybill.Delivery{

@@ -16,6 +16,16 @@ import (
 	"github.com/waybill-go/waybill/core"
 )
 
+// Kafka knows one offset for each partition, and queues settle in any order. So a commit stores the lowest offset that
+// is not done, and beside it, in the commit's metadata, what above it is done or handed out (position.go).
+//
+// A verdict other than done needs a record first: a retry's copy goes to the queue's retry log, a rejection's to the log
+// of parked messages. The original is done when its copy is stored, never before. A crash between the two has the
+// original come again, and the inbox knows it by its id.
+//
+// Each settle ends with a commit. Commits of many callers share one request: while one is on its way, the next collects
+// everybody who waits.
+
 // commit is a call that waits until the present state is committed.
 type commit struct {
 	done   chan struct{}
@@ -113,6 +123,8 @@ func (r *receiver) commitNow() map[*position]error {
 	}
 }
 
+// commitOnce sends one request for all positions that have changed. A position counts as clean from here on, so what
+// changes meanwhile makes it dirty for the next request. One that fails becomes dirty again.
 func (r *receiver) commitOnce(ctx context.Context) map[*position]error {
 	offsets := map[string]map[int32]kgo.EpochOffset{}
 	metadata := map[at]string{}
@@ -137,6 +149,7 @@ func (r *receiver) commitOnce(ctx context.Context) map[*position]error {
 	}
 	result := map[at]error{}
 	var failed error
+	// The client has no field for metadata: it can be set in the request that is about to leave.
 	ctx = kgo.PreCommitFnContext(ctx, func(req *kmsg.OffsetCommitRequest) error {
 		for i := range req.Topics {
 			x := &req.Topics[i]
@@ -280,7 +293,8 @@ func (r *receiver) mark(jobs []job, res core.Results) {
 	}
 }
 
-// finish ends a settle. The caller holds mu.
+// finish ends a settle. The caller holds mu. A delivery whose settle has failed stays held, so that the caller can settle
+// it again; marked says that its verdict was applied, which is taken back.
 func (r *receiver) finish(j *job, failed error, marked bool) {
 	h := j.h
 	release := j.ack.Verdict == core.VerdictRelease
