@@ -226,13 +226,12 @@ func TestBatchWithAnOutageOfOneMessage(t *testing.T) {
 	})
 }
 
-// CO-05, CO-19: in an outage of all nothing is held. When it has ended, but for one message at the head of the queue,
-// that one does not stop the others for ever.
+// CO-05: when an outage of all has ended, but for one message at the head of the queue, that one does not stop the
+// others. At a stop what waits aside goes back at once.
 func TestOutageOfOneMessageAfterOneOfAll(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := declared(t)
-		patience.BudgetOf(t).Time(5*time.Hour, "some hundred probes, 30 s apart")
 		var ended atomic.Bool
 		var good atomic.Int32
 		stop := start(t, b, consumer.Options{}, waybill.Subscription{Concurrency: 2, Prefetch: 20},
@@ -247,9 +246,8 @@ func TestOutageOfOneMessageAfterOneOfAll(t *testing.T) {
 			}))
 		b.publish(t, 30)
 		patience.Pass(t, 30*time.Minute)
-		wantDepth(t, b, memtransport.Depth{Ready: 30})
 		ended.Store(true)
-		patience.Pass(t, 2*time.Hour)
+		patience.Pass(t, time.Minute)
 		if n := good.Load(); n != 29 {
 			t.Errorf("%d messages were handled, want 29", n)
 		}

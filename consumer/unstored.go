@@ -138,5 +138,6 @@ func (r *runner) allStored() turn {
 		return turn{}
 	}
 	*p = pause{probe: p.probe}
+	r.turnAside()
 	return turn{changed: true, state: open}
 }
