@@ -150,6 +150,33 @@ func third() faults {
 	}}
 }
 
+// largeAnswered changes the results of a publish with a message that the broker refuses with err.
+func largeAnswered(change func(err error, res core.Results)) faults {
+	return faults{publish: func(b *broken, ctx context.Context, batch []waybill.Envelope) core.Results {
+		res := b.send(ctx, batch)
+		if i := slices.IndexFunc(batch, func(e waybill.Envelope) bool { return b.tooLarge(&e) != nil }); i >= 0 {
+			change(res[i], res)
+		}
+		return res
+	}}
+}
+
+// remembersRefusals answers a message as it did the first time.
+func remembersRefusals() faults {
+	var refused sync.Map // by id
+	return faults{publish: func(b *broken, ctx context.Context, batch []waybill.Envelope) core.Results {
+		res := b.send(ctx, batch)
+		for i := range batch {
+			if err := b.tooLarge(&batch[i]); err != nil {
+				refused.Store(batch[i].ID, err)
+			} else if err, ok := refused.Load(batch[i].ID); ok {
+				res[i] = err.(error)
+			}
+		}
+		return res
+	}}
+}
+
 // brokenEdges are broken transports whose faults show with large numbers, ended contexts and a broker that refuses.
 var brokenEdges = []fault{
 	{"takes the end of a context for a success", "settle-cancelled", atTheEnd(nil)},
@@ -218,6 +245,40 @@ var brokenEdges = []fault{
 		}
 		return b.send(ctx, batch)
 	}}},
+	{"fails a batch for one message of it", "refused-alone", largeAnswered(func(err error, res core.Results) {
+		for i := range res {
+			res[i] = err
+		}
+	})},
+	{"tries a batch with a large message for ever", "refused-alone", largeAnswered(func(_ error, res core.Results) {
+		for i := range res {
+			res[i] = errCut
+		}
+	})},
+	{"tries a large message again and again", "refused-alone", largeAnswered(func(err error, res core.Results) {
+		for i := range res {
+			if errors.Is(res[i], err) {
+				res[i] = &waybill.Error{Class: waybill.ClassRejected, Err: err}
+			}
+		}
+	})},
+	{"does not name the limit", "refused-alone", largeAnswered(func(err error, res core.Results) {
+		for i := range res {
+			if errors.Is(res[i], err) {
+				res[i] = &waybill.Error{Class: waybill.ClassPermanent, Reason: waybill.ReasonTooLarge, Err: errors.New("the message is too large")}
+			}
+		}
+	})},
+	{"sends nothing behind a large message", "refused-alone", faults{publish: func(b *broken, ctx context.Context, batch []waybill.Envelope) core.Results {
+		res := make(core.Results, len(batch))
+		for i := range batch {
+			if res[i] = b.send(ctx, batch[i:i+1])[0]; b.tooLarge(&batch[i]) != nil {
+				break
+			}
+		}
+		return res
+	}}},
+	{"remembers that a message was too large", "refused-alone", remembersRefusals()},
 	{"acks before the copy", "copy-refused", copies(true, true)},
 	{"does not wait for the copy", "copy-refused", copies(false, false)},
 	{"takes a refused settle for a success", "settle-refused", settled(func(_ context.Context, _ *brokenReceiver, _ []core.Ack, res core.Results) {

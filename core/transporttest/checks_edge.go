@@ -44,6 +44,10 @@ var edgeChecks = []named{
 		"A message that the broker refuses is an error.", publishRefused,
 	},
 	{
+		"refused-alone", ofPublisher,
+		"A message that a limit of the broker is too low for fails for good, and names the limit; it costs its neighbours nothing.", refusedAlone,
+	},
+	{
 		"copy-refused", ofSubscriber,
 		"A retry or a rejection whose copy the broker refuses loses nothing.", copyRefused,
 	},
@@ -235,6 +239,70 @@ func publishRefused(k *kit) {
 	defer cancel()
 	k.publishThrough(ctx, last)
 	k.await(ctx, moved, r, map[string]bool{last.ID: true})
+}
+
+// refusedAlone publishes large messages between small ones until each has its last result, as a relay does. A broker
+// may close the connection at a large one, so that the results of a call are unknown.
+func refusedAlone(k *kit) {
+	k.needs(k.h.SizeLimit != "", "Harness.SizeLimit")
+	r, name := k.queue("a")
+	batch, small := messages(name+".a", k.batch(9)), map[string]bool{}
+	k.needs(len(batch) > 1 && k.pub.MaxBatchBytes == 0, "a publish of several messages of any size")
+	for i := range batch {
+		if i%3 == 1 {
+			grow(&batch[i], k.pub.MaxMessageBytes)
+		} else {
+			small[batch[i].ID] = true
+		}
+	}
+	k.refuse(RefuseLarge, func() {
+		left := batch
+		for round := 1; len(left) > 0; round++ {
+			left = k.publishMixed(left, small, round)
+			if len(left) > 0 {
+				k.must("wait for the broker", suitetest.Rest(k.ctx, quiet))
+			}
+		}
+		ctx, moved, cancel := k.patient(0)
+		defer cancel()
+		k.await(ctx, moved, r, small)
+	})
+	ctx, moved, cancel := k.patient(0)
+	defer cancel()
+	k.publishThrough(ctx, batch[1]) // nothing is remembered
+	k.await(ctx, moved, r, map[string]bool{batch[1].ID: true})
+}
+
+// grow makes m as large as RefuseLarge has it refused.
+func grow(m *waybill.Envelope, most int) {
+	size := LargeBytes
+	if most > 0 {
+		size = min(size, most)
+	}
+	m.Body = nil
+	m.Body = make([]byte, size-m.Size())
+}
+
+// publishMixed publishes messages, of which all but the small ones are refused. It returns those without a last result:
+// an adapter may learn of the limit by outages, but soon.
+func (k *kit) publishMixed(batch []waybill.Envelope, small map[string]bool, round int) (again []waybill.Envelope) {
+	for i, err := range k.send(batch) {
+		switch class := waybill.ClassOf(err); {
+		case err == nil && small[batch[i].ID]:
+		case err == nil:
+			k.fail("a message of %d bytes was a success, though the broker refuses it", batch[i].Size())
+		case class == waybill.ClassOutage:
+			k.failIf(round > 3, "a batch with a message that is too large for the broker is tried for ever: %w", err)
+			again = append(again, batch[i])
+		case small[batch[i].ID]:
+			k.fail("a neighbour of a message that is too large for the broker is of class %s: %w", class, err)
+		case class != waybill.ClassPermanent || waybill.ReasonOf(err) != waybill.ReasonTooLarge:
+			k.fail("a message that is too large for the broker is of class %s and reason %q: %w", class, waybill.ReasonOf(err), err)
+		case !strings.Contains(err.Error(), k.h.SizeLimit) || !strings.Contains(err.Error(), batch[i].Topic):
+			k.fail("the error of a message that is too large for the broker does not name its topic, and the limit %s: %w", k.h.SizeLimit, err)
+		}
+	}
+	return again
 }
 
 // copyRefused loses the receiver right after a retry and a rejection, as a process that is killed, before it can settle

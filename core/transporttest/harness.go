@@ -42,6 +42,8 @@ type Harness struct {
 	// Refuse has the broker refuse writes, with an answer, over a link that works: as a full disk, a lost right or
 	// a queue without its replicas does. undo ends that. Its error is ErrNotDeclared for a kind that it cannot do.
 	Refuse func(ctx context.Context, what Refused) (undo func() error, err error)
+	// SizeLimit is the name of the broker's setting by which Refuse does RefuseLarge. The adapter's errors hold it.
+	SizeLimit string
 	// SettlesUnanswered: the broker's protocol has no answer to a settle, as AMQP 0-9-1. A nil slot then means
 	// that it was sent, and the suite does not test what a cut link does to it.
 	SettlesUnanswered bool
@@ -63,7 +65,13 @@ const (
 	RefuseMessages Refused = iota + 1
 	// RefuseAll has every write refused, also settles.
 	RefuseAll
+	// RefuseLarge lowers the limit Harness.SizeLimit of the broker under a running adapter. It refuses messages of
+	// LargeBytes, or of PublisherTraits.MaxMessageBytes if that is less. It accepts those of 1,000 bytes.
+	RefuseLarge
 )
+
+// LargeBytes is the size of a message, as waybill.Envelope.Size counts it, that RefuseLarge has refused.
+const LargeBytes = 2 << 20
 
 // Of returns the harness of a whole transport.
 func Of(t core.Transport) Harness { return Harness{Publisher: t, Subscriber: t, Close: t.Close} }

@@ -3,6 +3,7 @@ package transporttest_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -49,7 +50,23 @@ var errRefused = &waybill.Error{Class: waybill.ClassOutage, Err: errors.New("the
 func (l *link) refuses() (messages, all bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.refused != 0, l.refused == transporttest.RefuseAll
+	return l.refused == transporttest.RefuseMessages || l.refused == transporttest.RefuseAll, l.refused == transporttest.RefuseAll
+}
+
+// mostBytes is the broker's limit while it refuses large messages.
+const mostBytes = 1000
+
+// tooLarge is the broker's answer to a message above its limit; nil = it takes the message.
+func (l *link) tooLarge(e *waybill.Envelope) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.refused != transporttest.RefuseLarge || len(e.Body) <= mostBytes {
+		return nil
+	}
+	return &waybill.Error{
+		Class: waybill.ClassPermanent, Reason: waybill.ReasonTooLarge,
+		Err: fmt.Errorf("topic %q: the message has %d bytes, more than most_bytes", e.Topic, e.Size()),
+	}
 }
 
 func newWorld(t *testing.T, f faults) *world {
@@ -107,6 +124,7 @@ func (w *world) harness() transporttest.Harness {
 		}
 		return func() error { return set(0) }, set(what)
 	}
+	h.SizeLimit = "most_bytes"
 	h.Restart = w.restart
 	h.Unreadable = func(ctx context.Context, queue string) error {
 		return w.mem.Publish(ctx, []waybill.Envelope{{ID: "broken", Topic: queue + ".a", Headers: map[string]string{"unreadable": "yes"}}}).FirstErr()
@@ -203,6 +221,16 @@ func (b *broken) send(ctx context.Context, batch []waybill.Envelope) core.Result
 	}
 	if messages, _ := b.refuses(); messages {
 		return core.AllFailed(len(batch), errRefused)
+	}
+	fit := slices.DeleteFunc(slices.Clone(batch), func(e waybill.Envelope) bool { return b.tooLarge(&e) != nil })
+	if len(fit) < len(batch) {
+		res, some := make(core.Results, len(batch)), b.send(ctx, fit)
+		for i := range batch {
+			if res[i] = b.tooLarge(&batch[i]); res[i] == nil {
+				res[i], some = some[0], some[1:]
+			}
+		}
+		return res
 	}
 	res := b.answered(batch, b.Transport.Publish(ctx, b.unseen(batch)))
 	if b.log {

@@ -73,13 +73,18 @@ func messageError(e *amqp.Error, exchange, key string) *waybill.Error {
 		}
 		return misconfigured(op, "the user may not write to exchange %q: extend its write permission (%w)", exchange, e)
 	case amqp.ContentTooLarge:
-		return permanent(op, waybill.ReasonTooLarge, e)
+		return tooLarge(key, e)
 	case amqp.PreconditionFailed:
 		if strings.Contains(reason, "larger than") || strings.Contains(reason, "max size") {
-			return permanent(op, waybill.ReasonTooLarge, e)
+			return tooLarge(key, e)
 		}
 	}
 	return &waybill.Error{Op: "waybill/rabbitmq: " + op, Class: waybill.ClassRejected, Reason: waybill.ReasonRejected, Err: e}
+}
+
+func tooLarge(topic string, e *amqp.Error) *waybill.Error {
+	return permanent("publish", waybill.ReasonTooLarge, fmt.Errorf("topic %q: %w: raise the broker's max_message_size, "+
+		"or lower Options.MaxBodyBytes, and store the content elsewhere", clip(topic), e))
 }
 
 // limitError returns the error of a limit of the virtual host, the user or the node that is reached, or nil. Others may

@@ -161,6 +161,7 @@ func TestOwnBroker(t *testing.T) { //nolint:tparallel // in this order
 			})
 		}
 	})
+	t.Run("refused alone", func(t *testing.T) { testRefusedAlone(t, broker) })
 	t.Run("alarm at a start", func(t *testing.T) { testAlarmAtStart(t, broker) })
 	t.Run("trouble", func(t *testing.T) {
 		tier.Nightly(t, "the broker hangs and is killed: 15 s")

@@ -15,6 +15,7 @@ import (
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/core/transporttest"
 	"github.com/waybill-go/waybill/internal/patience"
 	"github.com/waybill-go/waybill/internal/sharedtest"
 	"github.com/waybill-go/waybill/internal/testenv"
@@ -54,6 +55,32 @@ func testSuspects(t *testing.T, broker *testenv.RabbitMQServer) {
 		for _, d := range receive(t, r, 1) {
 			seen[d.Envelope.ID] = true
 			settle(t, r, core.AckDone(d))
+		}
+	}
+}
+
+// TR-08, RL-06: testRefusedAlone lowers the broker's limit of a message. Only new channels have it.
+func testRefusedAlone(t *testing.T, broker *testenv.RabbitMQServer) {
+	t.Helper()
+	const limit, before = "max_message_size", 100_000
+	mq := vhost(t, broker)
+	set := func(ctx context.Context, bytes int) error {
+		return broker.Ctl(ctx, "eval", fmt.Sprintf("application:set_env(rabbit, %s, %d), "+
+			`rabbit_networking:close_connections(rabbit_networking:connections(), "the limit has changed").`, limit, bytes))
+	}
+	opts := rabbitmq.Options{MaxBodyBytes: before * 9 / 10}
+	h := harness(t, mq, dial(t, mq.URL, opts), opts)
+	h.Refuse, h.SizeLimit = func(ctx context.Context, what transporttest.Refused) (func() error, error) {
+		if what != transporttest.RefuseLarge {
+			return nil, transporttest.ErrNotDeclared
+		}
+		return func() error { return set(context.WithoutCancel(ctx), before) }, set(ctx, 4096)
+	}, limit
+	for _, c := range transporttest.Checks() {
+		if c.Name == "refused-alone" {
+			if err := c.Run(t.Context(), h); err != nil {
+				t.Fatal(err)
+			}
 		}
 	}
 }

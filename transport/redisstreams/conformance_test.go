@@ -29,7 +29,7 @@ func TestConformance(t *testing.T) {
 			bus := dial(t, proxy.URL(server.URL()), opts)
 			h := harness(t, bus, server.URL(), opts)
 			h.Restart = server.Restart // SIGKILL
-			h.Refuse = refuse(server)
+			h.Refuse, h.SizeLimit = refuse(server), "proto-max-bulk-len"
 			h.Cut = func(context.Context) (func() error, error) {
 				proxy.Blackhole(testenv.Up | testenv.Down)
 				proxy.Cut()
@@ -41,11 +41,14 @@ func TestConformance(t *testing.T) {
 	transporttest.RunSpread(t, harnesses...)
 }
 
-// refuse fills the server's memory, which leaves room for settles, or takes the replicas that a write needs.
+// refuse fills the server's memory, which leaves room for settles, or takes the replicas that a write needs, or lowers
+// the limit of an argument as far as the server lets it.
 func refuse(server *testenv.RedisServer) func(context.Context, transporttest.Refused) (func() error, error) {
 	return func(ctx context.Context, what transporttest.Refused) (func() error, error) {
-		setting := map[transporttest.Refused]string{
-			transporttest.RefuseMessages: "maxmemory", transporttest.RefuseAll: "min-replicas-to-write",
+		change := map[transporttest.Refused]struct{ setting, to, back string }{
+			transporttest.RefuseMessages: {"maxmemory", "1", "0"},
+			transporttest.RefuseAll:      {"min-replicas-to-write", "1", "0"},
+			transporttest.RefuseLarge:    {"proto-max-bulk-len", "1048576", "536870912"},
 		}[what]
 		opts, err := redis.ParseURL(server.URL())
 		if err != nil {
@@ -54,9 +57,9 @@ func refuse(server *testenv.RedisServer) func(context.Context, transporttest.Ref
 		set := func(to string) error {
 			client := redis.NewClient(opts)
 			defer func() { _ = client.Close() }()
-			return client.ConfigSet(context.WithoutCancel(ctx), setting, to).Err()
+			return client.ConfigSet(context.WithoutCancel(ctx), change.setting, to).Err()
 		}
-		return func() error { return set("0") }, set("1")
+		return func() error { return set(change.back) }, set(change.to)
 	}
 }
 

@@ -32,8 +32,8 @@ var limits = []string{"proto-max-bulk-len", "client-query-buffer-limit"}
 const errAsRefused = "Protocol error: invalid bulk length"
 
 // tooLarge returns the error of the one message of c if err, by which it was not stored, comes from its size. Otherwise
-// it returns nil, as if the server cannot be asked.
-func (t *Transport) tooLarge(ctx context.Context, c *chunk, err error) error {
+// it returns nil, as if the server cannot be asked. batch is the one that c was made of.
+func (t *Transport) tooLarge(ctx context.Context, batch []waybill.Envelope, c *chunk, err error) error {
 	refusal := redis.HasErrorPrefix(err, errAsRefused)
 	if len(c.entries) != 1 || !refusal && !isCut(err) {
 		return nil
@@ -54,8 +54,8 @@ func (t *Transport) tooLarge(ctx context.Context, c *chunk, err error) error {
 	default:
 		return nil
 	}
-	return refused(waybill.ReasonTooLarge, fmt.Errorf("message has %d bytes as the server gets it; %s: raise that, or set Options.MaxMessageBytes below it (%w)",
-		size, cause, err))
+	return refused(waybill.ReasonTooLarge, fmt.Errorf("topic %q: the message has %d bytes as the server gets it; %s: raise that, "+
+		"or set Options.MaxMessageBytes below it (%w)", batch[c.entries[0].slot].Topic, size, cause, err))
 }
 
 // limitBelow names the setting of the server that is below size bytes, and its value. It returns "" if none is, or if

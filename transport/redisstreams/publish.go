@@ -84,7 +84,7 @@ func (t *Transport) publishChunk(ctx context.Context, batch []waybill.Envelope, 
 		}
 		refused, err := call(ctx, t, op, func(ctx context.Context) ([]any, error) { return t.store(ctx, &c) })
 		if err != nil {
-			cause := t.tooLarge(ctx, &c, err)
+			cause := t.tooLarge(ctx, batch, &c, err)
 			if cause == nil {
 				return err
 			}

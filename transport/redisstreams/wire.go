@@ -64,9 +64,9 @@ func checkSendable(e *waybill.Envelope, maxBytes int, now time.Time) error {
 	case len(e.Topic) > waybill.MaxNameBytes:
 		return refused(waybill.ReasonRejected, fmt.Errorf("topic has %d bytes; at most %d are allowed", len(e.Topic), waybill.MaxNameBytes))
 	case e.Size() > maxBytes:
-		return refused(waybill.ReasonTooLarge, fmt.Errorf("message has %d bytes; Options.MaxMessageBytes is %d", e.Size(), maxBytes))
+		return refused(waybill.ReasonTooLarge, fmt.Errorf("topic %q: the message has %d bytes; Options.MaxMessageBytes is %d: raise that", e.Topic, e.Size(), maxBytes))
 	case len(e.Headers) > maxFields:
-		return refused(waybill.ReasonTooLarge, fmt.Errorf("message has %d headers; at most %d are possible", len(e.Headers), maxFields))
+		return refused(waybill.ReasonTooLarge, fmt.Errorf("topic %q: the message has %d headers; at most %d are possible", e.Topic, len(e.Headers), maxFields))
 	case e.Expired(now):
 		return refused(waybill.ReasonExpired, errExpired)
 	}

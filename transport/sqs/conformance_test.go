@@ -64,6 +64,18 @@ func harness(t *testing.T, opts sqstransport.Options) transporttest.Harness {
 		}, nil
 	}
 	h.Reopen = func(context.Context) (core.Subscriber, error) { return newBus(t, newClient(t, fake.URL()), opts), nil }
+	h.Refuse, h.SizeLimit = func(_ context.Context, what transporttest.Refused) (func() error, error) {
+		if what != transporttest.RefuseLarge {
+			return nil, transporttest.ErrNotDeclared
+		}
+		set := func(bytes string) {
+			for _, queue := range fake.Queues() {
+				fake.SetAttribute(queue, "MaximumMessageSize", bytes)
+			}
+		}
+		set("4096")
+		return func() error { set("1048576"); return nil }, nil
+	}, "MaximumMessageSize"
 	h.Unreadable = func(ctx context.Context, queue string) error {
 		return sendRaw(ctx, newClient(t, fake.URL()), opts, queue, map[string]types.MessageAttributeValue{"waybill": text("{")})
 	}

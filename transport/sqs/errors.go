@@ -121,7 +121,7 @@ func codeError(op, name, code, text string, sender bool, cause error) *waybill.E
 	case isMessage:
 		return rejected(op, fmt.Errorf("%s refuses the message: %w", object(name), cause))
 	case isTooLarge:
-		return permanent(op, waybill.ReasonTooLarge, fmt.Errorf("%s: %w", object(name), cause))
+		return permanent(op, waybill.ReasonTooLarge, fmt.Errorf("%s: send less, or a reference (%w)", object(name), cause))
 	case isLost:
 		return outage(op, fmt.Errorf("%w: %s (%w)", waybill.ErrLeaseLost, object(name), cause))
 	case isInvalid:

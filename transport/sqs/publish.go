@@ -3,6 +3,7 @@ package sqs
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 
@@ -32,7 +33,7 @@ func (t *Transport) Publish(ctx context.Context, batch []waybill.Envelope) core.
 	if err := t.verifyOnce(ctx); err != nil {
 		return core.AllFailed(len(batch), err)
 	}
-	p := publishing{t: t, results: make(core.Results, len(batch)), byName: map[string][]entry{}}
+	p := publishing{t: t, batch: batch, results: make(core.Results, len(batch)), byName: map[string][]entry{}}
 	if t.opts.FIFO {
 		p.dedup = make([]string, len(batch))
 	}
@@ -60,6 +61,7 @@ func (t *Transport) Publish(ctx context.Context, batch []waybill.Envelope) core.
 // publishing is one Publish.
 type publishing struct {
 	t       *Transport
+	batch   []waybill.Envelope
 	mu      sync.Mutex
 	results core.Results
 	byName  map[string][]entry
@@ -78,10 +80,10 @@ func (p *publishing) add(i int, e *waybill.Envelope, targets []string) {
 		p.results[i] = permanent(opPublish, waybill.ReasonRejected, fmt.Errorf("the topic has %d bytes, more than %d", len(e.Topic), waybill.MaxNameBytes))
 		return
 	case e.Size() > most:
-		p.results[i] = permanent(opPublish, waybill.ReasonTooLarge, fmt.Errorf("the message has %d bytes, more than %d", e.Size(), most))
+		p.results[i] = permanent(opPublish, waybill.ReasonTooLarge, fmt.Errorf("topic %q: the message has %d bytes, more than %d: send a reference", clip(e.Topic), e.Size(), most))
 		return
 	case size > text:
-		p.results[i] = permanent(opPublish, waybill.ReasonTooLarge, fmt.Errorf("the message has %d bytes as text, more than %d", size, text))
+		p.results[i] = permanent(opPublish, waybill.ReasonTooLarge, fmt.Errorf("topic %q: the message has %d bytes as text, more than %d: send a reference", clip(e.Topic), size, text))
 		return
 	case len(targets) == 0:
 		p.results[i] = rejected(opPublish, fmt.Errorf("topic %q: %w (Options.Bindings)", clip(e.Topic), waybill.ErrUnroutable))
@@ -125,6 +127,10 @@ func (t *Transport) maxMessageBytes() (size, text int) {
 
 // fail notes an error of one copy. An outage is a message's result before any other: it costs nothing.
 func (p *publishing) fail(n *entry, err error) {
+	if waybill.ReasonOf(err) == waybill.ReasonTooLarge {
+		e := &p.batch[n.slot]
+		err = permanent(opPublish, waybill.ReasonTooLarge, fmt.Errorf("topic %q: the message has %d bytes, %d as text: %w", clip(e.Topic), e.Size(), n.w.size(), errors.Unwrap(err)))
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.results[n.slot] == nil || waybill.ClassOf(err) == waybill.ClassOutage {

@@ -8,8 +8,10 @@ package fakesqs
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -107,6 +109,13 @@ func (s *Server) poll(key string, n int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.polls[key] += n
+}
+
+// Queues returns the names of the queues.
+func (s *Server) Queues() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Sorted(maps.Keys(s.queues))
 }
 
 // SetAttribute changes an attribute of a queue, which must exist.
