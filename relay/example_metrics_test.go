@@ -27,7 +27,8 @@ func serveMetrics() error {
 	return nil
 }
 
-// A service serves the metrics of its relays and consumers beside its own. The provider must be set before they are made.
+// A service serves the metrics of its relays and consumers beside its own. The provider must be set before they are
+// made.
 //
 // OP-03
 func ExampleNew_metrics() {

@@ -126,7 +126,7 @@ func (t *Transport) Subscribe(ctx context.Context, sub core.Subscription) (core.
 	t.receivers[r] = struct{}{}
 	t.mu.Unlock()
 	var err error
-	// The values of ctx stay; its end closes the receiver, which needs a context that has not ended for the last commit.
+	// The values of ctx stay. Its end closes the receiver, whose last commit needs a context that has not ended.
 	r.life, r.end = context.WithCancel(context.WithoutCancel(ctx))
 	r.client, err = t.newClient(r.link,
 		kgo.ConsumerGroup(r.group), kgo.ConsumeTopics(t.opts.Bus, r.retry), kgo.Balancers(kgo.CooperativeStickyBalancer()), kgo.DisableAutoCommit(),
@@ -297,8 +297,8 @@ func (r *receiver) poll() {
 	}
 }
 
-// take puts fetched records into their positions. A record below a position's next was there already: the client fetches
-// from the committed offset anew after each assignment.
+// take puts fetched records into their positions. A record below a position's next was there already: the client
+// fetches from the committed offset anew after each assignment.
 func (r *receiver) take(fetches kgo.Fetches) {
 	tick := r.t.bindings.tick()
 	pause := map[string][]int32{}
@@ -492,8 +492,8 @@ func (p *position) nextDue() (next time.Time) {
 	return next
 }
 
-// handleOf makes the delivery of an entry. Copies of the retry log carry the attempts and the redeliveries of the message
-// before them.
+// handleOf makes the delivery of an entry. Copies of the retry log carry the attempts and the redeliveries of the
+// message before them.
 func (r *receiver) handleOf(p *position, e *entry, count int) *handle {
 	h := &handle{r: r, p: p, e: e, attempt: int(max(number(e.record, headerAttempt), 1))}
 	h.delivery = &waybill.Delivery{

@@ -19,8 +19,8 @@ import (
 // Kafka knows one offset for each partition, and queues settle in any order. So a commit stores the lowest offset that
 // is not done, and beside it, in the commit's metadata, what above it is done or handed out (position.go).
 //
-// A verdict other than done needs a record first: a retry's copy goes to the queue's retry log, a rejection's to the log
-// of parked messages. The original is done when its copy is stored, never before. A crash between the two has the
+// A verdict other than done needs a record first: a retry's copy goes to the queue's retry log, a rejection's to the
+// log of parked messages. The original is done when its copy is stored, never before. A crash between the two has the
 // original come again, and the inbox knows it by its id.
 //
 // Each settle ends with a commit. Commits of many callers share one request: while one is on its way, the next collects
@@ -293,8 +293,8 @@ func (r *receiver) mark(jobs []job, res core.Results) {
 	}
 }
 
-// finish ends a settle. The caller holds mu. A delivery whose settle has failed stays held, so that the caller can settle
-// it again; marked says that its verdict was applied, which is taken back.
+// finish ends a settle. The caller holds mu. A delivery whose settle has failed stays held, so that the caller can
+// settle it again; marked says that its verdict was applied, which is taken back.
 func (r *receiver) finish(j *job, failed error, marked bool) {
 	h := j.h
 	release := j.ack.Verdict == core.VerdictRelease
