@@ -61,15 +61,15 @@ type blame struct {
 type asides struct {
 	outages atomic.Uint64 // how many there were
 	blames  map[identity]*blame
-	well    uint64             // the greatest begun of a message that met no outage
+	well    uint64              // the greatest begun of a message that met no outage
 	waiting map[*message]*blame // those that wait aside: they are held, and their key goes on
-	bytes   int64              // of their bodies
-	cause   string             // the latest outage of one that waits aside
-	trials  int                // how many run again
-	most    int                // how many may
-	next    time.Time          // when the next one may, after one has failed
-	quiet   time.Time          // the latest one that came again and did not probe
-	full    bool               // the latest one had no room
+	bytes   int64               // of their bodies
+	cause   string              // the latest outage of one that waits aside
+	trials  int                 // how many run again
+	most    int                 // how many may
+	next    time.Time           // when the next one may, after one has failed
+	quiet   time.Time           // the latest one that came again and did not probe
+	full    bool                // the latest one had no room
 	timer   alarm
 }
 
@@ -276,11 +276,11 @@ func (a *asides) first() (first *message) {
 }
 
 // backAside releases messages that have waited aside for too long, and returns when the next one has. The broker would
-// take a message back after MaxHold. Where a release is charged to it, a message does not go back for others. mu is
-// held.
+// take a message back after MaxHold. For others it goes back while a pause lasts, since later it would come here again.
+// It stays if a release is charged to it. mu is held.
 func (r *runner) backAside(now time.Time) (again time.Time) {
 	most := r.judge.traits.MaxHold / 2
-	if r.pause.state != open && !r.load.keeps && (most == 0 || most > asideFor) {
+	if r.pause.waits() && !r.load.keeps && (most == 0 || most > asideFor) {
 		most = asideFor
 	}
 	if most == 0 {
