@@ -13,6 +13,7 @@ import (
 	"github.com/waybill-go/waybill/contrib/nats"
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/core/transporttest"
+	"github.com/waybill-go/waybill/internal/patience"
 )
 
 // TR-11, TE-01.
@@ -64,6 +65,19 @@ func newHarness(t *testing.T) transporttest.Harness {
 		}
 		return out, err
 	}
+	h.Refuse, h.SizeLimit = func(_ context.Context, what transporttest.Refused) (func() error, error) {
+		if what != transporttest.RefuseLarge {
+			return nil, transporttest.ErrNotDeclared
+		}
+		limit := bus.Traits().MaxMessageBytes
+		undo := func() error {
+			err := s.setMaxPayload(1 << 20)
+			link.set(false) // a client learns of another limit when it connects
+			patience.Until(t, "the client has connected again", func() bool { return bus.Traits().MaxMessageBytes == limit })
+			return err
+		}
+		return undo, s.setMaxPayload(64 << 10)
+	}, "max_payload"
 	h.ReservedNames = []string{
 		"Nats-Msg-Id", "Nats-Expected-Stream", "Nats-Expected-Last-Sequence", "Nats-TTL", "Nats-Rollup", "Nats-Schedule",
 		"Nats-Marker-Reason", "Nats-Trace-Dest", "Status", "Description",

@@ -22,7 +22,7 @@ const metaBindings = "waybill-bindings"
 
 // stream returns the stream name.
 func (t *Transport) stream(ctx context.Context, name string) (jetstream.Stream, error) {
-	s, err := t.js.Stream(ctx, name)
+	s, err := t.current.Load().js.Stream(ctx, name)
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
 		return nil, misconfigured("look at a stream", "the stream %q does not exist: create it, or let a transport without Options.Passive do so (%w)", name, err)
 	} else if err != nil {
@@ -51,11 +51,12 @@ func (t *Transport) declareStreams(ctx context.Context) (*jetstream.StreamInfo, 
 func (t *Transport) declareStream(ctx context.Context, want jetstream.StreamConfig) (*jetstream.StreamInfo, error) {
 	const op = "declare"
 	want.Storage, want.Discard, want.Replicas = jetstream.FileStorage, jetstream.DiscardNew, t.opts.Replicas
-	s, err := t.js.Stream(ctx, want.Name)
+	js := t.current.Load().js
+	s, err := js.Stream(ctx, want.Name)
 	if errors.Is(err, jetstream.ErrStreamNotFound) && !t.opts.Passive {
-		s, err = t.js.CreateStream(ctx, want)
+		s, err = js.CreateStream(ctx, want)
 		if errors.Is(err, jetstream.ErrStreamNameAlreadyInUse) {
-			s, err = t.js.Stream(ctx, want.Name) // another process was faster
+			s, err = js.Stream(ctx, want.Name) // another process was faster
 		}
 	}
 	switch {

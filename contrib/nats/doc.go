@@ -56,6 +56,10 @@
 // own within a third of HoldFor. All processes of a bus use the same HoldFor. The name of a queue has at most 255 bytes
 // after escaping. InOrder is not supported.
 //
+// A connection learns of another max_payload of the server when it connects. The client gives its connection up after a
+// message above one that was lowered: with Dial the transport makes another one, with New it is closed. The results of
+// that publish are unknown. The next one refuses the message for good. One that was raised needs a new connection.
+//
 // With New, the caller's connection should have ReconnectBufSize(-1): else a settle that failed while the connection
 // was away can still happen later. A publish permission that is missing shows as an outage after a timeout.
 package nats

@@ -57,7 +57,7 @@ func classify(op string, err error) *waybill.Error {
 	case errors.Is(err, nats.ErrMaxPayload):
 		return fail(op, waybill.ClassPermanent, waybill.ReasonTooLarge, fmt.Errorf("%w: raise the server's max_payload", err))
 	case errors.Is(err, nats.ErrConnectionClosed):
-		return outage(op, fmt.Errorf("%w (%w)", waybill.ErrClosed, err))
+		return outage(op, fmt.Errorf("the client has given the connection up (%w)", err))
 	case errors.Is(err, nats.ErrBadSubject), errors.Is(err, nats.ErrBadHeaderMsg), errors.Is(err, nats.ErrHeadersNotSupported):
 		return fail(op, waybill.ClassPermanent, waybill.ReasonRejected, err)
 	case errors.Is(err, nats.ErrAuthorization), errors.Is(err, nats.ErrPermissionViolation), errors.Is(err, nats.ErrAuthExpired):

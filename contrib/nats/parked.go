@@ -75,19 +75,20 @@ func (w *parkedWalk) Replay(ctx context.Context, items []*parked.Item) error {
 	t, name := w.t, escapeQueue(w.queue)
 	return parked.Each(items, func(m *parked.Item) (bool, error) {
 		// Without the consumer the stream would forget the copy.
-		if _, err := t.js.Consumer(ctx, t.opts.Bus, name); err != nil {
+		s := t.current.Load()
+		if _, err := s.js.Consumer(ctx, t.opts.Bus, name); err != nil {
 			return false, noQueue("replay parked", w.queue, err)
 		}
 		c := copyOf(t.queues+name, &m.Envelope, m.Raw.(*jetstream.RawStreamMsg).Header, m.Envelope.Body)
 		for name, value := range m.Added {
 			c.Header[name] = []string{value}
 		}
-		f, err := t.send(ctx, c)
+		f, err := t.send(ctx, s, c)
 		if err != nil {
 			return false, err
 		}
 		res := make(core.Results, 1)
-		if t.await(ctx, []jetstream.PubAckFuture{f}, res); res[0] != nil {
+		if t.await(ctx, s, []jetstream.PubAckFuture{f}, res); res[0] != nil {
 			return false, res[0]
 		}
 		return w.remove(ctx, m)
@@ -124,7 +125,7 @@ func (t *Transport) openParked(ctx context.Context, queue string) (s jetstream.S
 		return nil, 0, 0, classify("count parked", err)
 	}
 	if total = int(min(info.State.Subjects[subject], math.MaxInt32)); total == 0 {
-		if _, err := t.js.Consumer(ctx, t.opts.Bus, escapeQueue(queue)); err != nil {
+		if _, err := t.current.Load().js.Consumer(ctx, t.opts.Bus, escapeQueue(queue)); err != nil {
 			return nil, 0, 0, noQueue("parked", queue, err)
 		}
 	}

@@ -2,6 +2,7 @@ package nats
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -28,24 +29,29 @@ const (
 
 // Traits declares the publisher's promises.
 func (t *Transport) Traits() core.PublisherTraits {
+	limits, _ := t.bounds(t.current.Load())
 	return core.PublisherTraits{
 		KeyOrder: core.KeyOrderSerial, Confirmed: true, Durable: true, Synced: t.opts.synced(), DetectsUnroutable: true,
 		BoundsCopies:    true,
-		MaxMessageBytes: max(t.maxMessage-headerRoom, 1),
+		MaxMessageBytes: max(limits.room(), 1),
 	}
 }
 
 // Publish implements core.Publisher.
 func (t *Transport) Publish(ctx context.Context, batch []waybill.Envelope) core.Results {
 	const op = "publish"
-	if t.ended() {
+	s := t.current.Load()
+	if t.ended() || s.nc.IsClosed() && t.dialled == "" {
 		return core.AllFailed(len(batch), closed(op))
+	}
+	limits, err := t.bounds(s)
+	if err != nil {
+		return core.AllFailed(len(batch), err)
 	}
 	res := make(core.Results, len(batch))
 	sent, ids := make([]jetstream.PubAckFuture, len(batch)), make([]string, len(batch))
 	var subject string
 	var bound bool
-	var err error
 	for i := range batch {
 		e := &batch[i]
 		if i == 0 || e.Topic != batch[i-1].Topic {
@@ -56,12 +62,10 @@ func (t *Transport) Publish(ctx context.Context, batch []waybill.Envelope) core.
 		if ids[i] = t.repeats.ID(e); ids[i] != "" {
 			m.Header[nats.MsgIdHdr] = []string{ids[i]}
 		}
-		size, room := e.Size(), t.maxMessage-headerRoom
+		size, room := e.Size(), limits.room()
 		near := 5*size+64*len(e.Headers) > room // a byte becomes five at most, by escaping
-		if size > room || near && m.Size()-len(subject) > t.maxMessage-copyRoom {
-			res[i] = fail(op, waybill.ClassPermanent, waybill.ReasonTooLarge, fmt.Errorf(
-				"topic %q: the message has %d bytes, with its headers %d; at most %d are allowed: raise max_payload, or send a reference",
-				e.Topic, size, m.Size()-len(subject), room))
+		if size > room || near && m.Size()-len(subject) > limits.bytes-copyRoom {
+			res[i] = limits.tooLarge(e, m.Size()-len(subject))
 			continue
 		}
 		escaped := 5*(size-len(e.Body)) + 64*(len(e.Headers)+16) // at most
@@ -77,35 +81,38 @@ func (t *Transport) Publish(ctx context.Context, batch []waybill.Envelope) core.
 		case !bound:
 			res[i] = fail(op, waybill.ClassRejected, waybill.ReasonUnroutable, fmt.Errorf("topic %q: %w: bind one", e.Topic, waybill.ErrUnroutable))
 		default:
-			sent[i], res[i] = t.send(ctx, m)
+			sent[i], res[i] = t.send(ctx, s, m)
 		}
 	}
-	t.await(ctx, sent, res)
+	t.await(ctx, s, sent, res)
 	for i := range batch {
+		if e := &batch[i]; sent[i] != nil && waybill.ReasonOf(res[i]) == waybill.ReasonTooLarge {
+			res[i] = fail(op, waybill.ClassPermanent, waybill.ReasonTooLarge, fmt.Errorf("topic %q: the message has %d bytes: %w", e.Topic, e.Size(), errors.Unwrap(res[i])))
+		}
 		t.repeats.Note(&batch[i], ids[i], res[i])
 	}
 	return res
 }
 
-// send sends m and does not wait. The client does not send again by itself: that would be out of order.
-func (t *Transport) send(ctx context.Context, m *nats.Msg) (jetstream.PubAckFuture, error) {
+// send sends m on s and does not wait. The client does not send again by itself: that would be out of order.
+func (t *Transport) send(ctx context.Context, s *session, m *nats.Msg) (jetstream.PubAckFuture, error) {
 	switch {
 	case ctx.Err() != nil:
 		return nil, classify("publish", context.Cause(ctx))
-	case t.ended() || t.nc.IsClosed():
+	case t.ended() || s.nc.IsClosed() && t.dialled == "":
 		return nil, closed("publish")
-	case !t.nc.IsConnected():
+	case !s.nc.IsConnected():
 		return nil, outage("publish", nats.ErrDisconnected)
 	}
-	f, err := t.js.PublishMsgAsync(m, jetstream.WithRetryAttempts(0))
+	f, err := s.js.PublishMsgAsync(m, jetstream.WithRetryAttempts(0))
 	if err != nil {
 		return nil, classify("publish", err)
 	}
 	return f, nil
 }
 
-// await fills res with the results of sent; nil = not sent.
-func (t *Transport) await(ctx context.Context, sent []jetstream.PubAckFuture, res core.Results) {
+// await fills res with the results of sent on s; nil = not sent.
+func (t *Transport) await(ctx context.Context, s *session, sent []jetstream.PubAckFuture, res core.Results) {
 	for i, f := range sent {
 		if f == nil {
 			continue
@@ -121,6 +128,10 @@ func (t *Transport) await(ctx context.Context, sent []jetstream.PubAckFuture, re
 			res[i] = classify("publish", err)
 		case <-ctx.Done():
 			res[i] = classify("publish", context.Cause(ctx))
+		case <-s.gone:
+			if res[i] = s.lost("publish"); t.ended() {
+				res[i] = closed("publish")
+			}
 		case <-t.done:
 			res[i] = closed("publish")
 		}
@@ -177,13 +188,13 @@ func (t *Transport) learnRoutes(ctx context.Context) error {
 	r := &t.routes
 	r.stale.Store(false)
 	asked := time.Now()
-	s, err := t.stream(ctx, t.opts.Bus)
+	stream, err := t.stream(ctx, t.opts.Bus)
 	if err != nil {
 		r.stale.Store(true)
 		return err
 	}
 	var list []string
-	consumers := s.ListConsumers(ctx)
+	consumers := stream.ListConsumers(ctx)
 	for info := range consumers.Info() {
 		list = append(list, t.wanted(&info.Config)...)
 	}

@@ -49,10 +49,7 @@ func (t *Transport) SubscriberTraits() core.SubscriberTraits {
 type receiver struct {
 	t         *Transport
 	sub       core.Subscription
-	name, own string // of the consumer, and the subject of copies for it
-	inbox     string
-	pull      *nats.Subscription
-	drained   chan struct{}
+	name, own string        // of the consumer, and the subject of copies for it
 	wake      chan struct{} // holds a token when something has changed
 	done      chan struct{}
 	closeOnce sync.Once
@@ -61,6 +58,10 @@ type receiver struct {
 	end       context.CancelFunc
 
 	mu        sync.Mutex
+	session   *session // with the inbox, to which messages come
+	inbox     string
+	pull      *nats.Subscription
+	drained   chan struct{}
 	fetched   []*handle            // not returned by Receive yet
 	held      map[*handle]struct{} // returned and not settled
 	asked     int                  // what the server was asked for and has not sent
@@ -102,26 +103,22 @@ func (t *Transport) Subscribe(ctx context.Context, sub core.Subscription) (core.
 	}
 	name := escapeQueue(sub.Queue)
 	r := &receiver{
-		t: t, sub: sub, name: name, own: t.queues + name, inbox: t.nc.NewInbox(), drained: make(chan struct{}),
+		t: t, sub: sub, name: name, own: t.queues + name,
 		wake: make(chan struct{}, 1), done: make(chan struct{}), held: map[*handle]struct{}{},
 	}
 	if err := t.declareQueue(ctx, r); err != nil {
 		return nil, err
 	}
 	r.life, r.end = context.WithCancel(ctx)
-	pull, err := t.nc.Subscribe(r.inbox, r.arrived)
-	if err != nil {
+	if err := r.attach(t.current.Load()); err != nil {
 		r.end()
 		return nil, classify(op, err)
 	}
-	pull.SetClosedHandler(func(string) { close(r.drained) })
-	_ = pull.SetPendingLimits(-1, -1) // what was pulled bounds it
-	r.pull = pull
 	t.mu.Lock()
 	if t.ended() {
 		t.mu.Unlock()
 		r.end()
-		_ = pull.Unsubscribe()
+		_ = r.pull.Unsubscribe()
 		return nil, closed(op)
 	}
 	t.receivers[r] = struct{}{}
@@ -129,6 +126,20 @@ func (t *Transport) Subscribe(ctx context.Context, sub core.Subscription) (core.
 	go r.upkeep()
 	context.AfterFunc(r.life, func() { _ = r.Close(context.WithoutCancel(ctx)) })
 	return r, nil
+}
+
+// attach has messages come over s. The caller holds mu, or nobody else has r.
+func (r *receiver) attach(s *session) error {
+	inbox, drained := s.nc.NewInbox(), make(chan struct{})
+	pull, err := s.nc.Subscribe(inbox, r.arrived)
+	if err != nil {
+		return err
+	}
+	pull.SetClosedHandler(func(string) { close(drained) })
+	_ = pull.SetPendingLimits(-1, -1) // what was pulled bounds it
+	r.session, r.inbox, r.pull, r.drained = s, inbox, pull, drained
+	r.asked, r.reconnect = 0, s.nc.Stats().Reconnects
+	return nil
 }
 
 // learn notes what the queue is bound for. The server filters by subjects without overlaps, so that more can arrive
@@ -260,7 +271,7 @@ func (r *receiver) Receive(ctx context.Context, limit int) ([]*waybill.Delivery,
 		case <-ctx.Done():
 		case <-r.done:
 		case <-timer.C:
-			away = !r.t.nc.IsConnected()
+			away = !r.t.current.Load().nc.IsConnected()
 		}
 		timer.Stop()
 	}
@@ -290,11 +301,12 @@ func (r *receiver) next(ctx context.Context, limit int, away bool) (ds []*waybil
 		r.down = false
 		return ds, false, nil
 	}
+	s := r.t.current.Load()
 	switch {
 	case away:
 		r.down = true
 		return nil, false, outage("receive", nats.ErrDisconnected)
-	case !r.t.nc.IsConnected():
+	case !s.nc.IsConnected():
 		return nil, false, nil
 	case r.failed != nil:
 		err, r.failed, r.down = r.failed, nil, true
@@ -309,7 +321,17 @@ func (r *receiver) next(ctx context.Context, limit int, away bool) (ds []*waybil
 		r.down, r.asked = false, 0
 		return nil, true, nil
 	}
-	if n := r.t.nc.Stats().Reconnects; n != r.reconnect {
+	if s != r.session {
+		select {
+		case <-r.done:
+			return nil, false, closed("receive")
+		default:
+		}
+		if err := r.attach(s); err != nil {
+			return nil, false, classify("receive", err)
+		}
+	}
+	if n := s.nc.Stats().Reconnects; n != r.reconnect {
 		r.asked, r.reconnect = 0, n
 	}
 	if r.asked > 0 && now.Sub(r.askedAt) > pullFor+pullSlack {
@@ -345,7 +367,7 @@ func (r *receiver) upkeep() {
 			return
 		case <-tick.C:
 		}
-		if !r.t.nc.IsConnected() {
+		if !r.t.current.Load().nc.IsConnected() {
 			continue
 		}
 		r.mu.Lock()
@@ -360,7 +382,7 @@ func (r *receiver) upkeep() {
 
 // Check reports whether the connection is lost. It sends no request.
 func (r *receiver) Check(context.Context) error {
-	if !r.t.nc.IsConnected() {
+	if !r.t.current.Load().nc.IsConnected() {
 		return outage("receive", nats.ErrDisconnected)
 	}
 	return nil
@@ -383,14 +405,17 @@ func (r *receiver) Close(ctx context.Context) error {
 func (r *receiver) giveBack(ctx context.Context) error {
 	ctx, cancel := r.t.bounded(ctx)
 	defer cancel()
-	if !r.t.nc.IsConnected() || r.pull.Drain() != nil {
-		_ = r.pull.Unsubscribe()
+	r.mu.Lock()
+	nc, pull, drained := r.session.nc, r.pull, r.drained
+	r.mu.Unlock()
+	if !nc.IsConnected() || pull.Drain() != nil {
+		_ = pull.Unsubscribe()
 		return nil // the server takes everything back after HoldFor
 	}
 	select {
-	case <-r.drained:
+	case <-drained:
 	case <-ctx.Done():
-		_ = r.pull.Unsubscribe()
+		_ = pull.Unsubscribe()
 		return classify("close", context.Cause(ctx))
 	}
 	r.mu.Lock()

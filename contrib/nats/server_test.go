@@ -53,6 +53,14 @@ func (s *testServer) start() error {
 	return nil
 }
 
+// setMaxPayload changes the limit of a message, as an operator does who reloads the configuration.
+func (s *testServer) setMaxPayload(bytes int32) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	opts := &server.Options{Host: "127.0.0.1", Port: s.port, JetStream: true, StoreDir: s.dir, NoSigs: true, NoLog: true, MaxPayload: bytes}
+	return s.srv.ReloadOptions(opts)
+}
+
 func (s *testServer) stop() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

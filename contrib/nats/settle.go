@@ -88,9 +88,9 @@ func (r *receiver) read(m *nats.Msg) (*handle, error) {
 	return h, nil
 }
 
-// ask asks the server for n messages.
+// ask asks the server for n messages. The caller holds mu.
 func (r *receiver) ask(n, bytes int) error {
-	return r.t.nc.PublishRequest("$JS.API.CONSUMER.MSG.NEXT."+r.t.opts.Bus+"."+r.name, r.inbox,
+	return r.session.nc.PublishRequest("$JS.API.CONSUMER.MSG.NEXT."+r.t.opts.Bus+"."+r.name, r.inbox,
 		fmt.Appendf(nil, `{"batch":%d,"max_bytes":%d,"expires":%d}`, n, bytes, pullFor.Nanoseconds()))
 }
 
@@ -98,7 +98,7 @@ func (r *receiver) ask(n, bytes int) error {
 // its last deliveries. It does not answer then, and delivers again: so a delivery whose acknowledgement got no answer,
 // although the connection is up, is not held any more.
 func (r *receiver) answer(ctx context.Context, h *handle, ack []byte) error {
-	nc := r.t.nc
+	nc := r.t.current.Load().nc
 	before := nc.Stats().Reconnects
 	if !nc.IsConnected() {
 		return outage("settle", nats.ErrDisconnected)
@@ -189,13 +189,14 @@ func (r *receiver) claim(a *core.Ack) (*handle, error) {
 
 // settle stores the copies, in order, and then acknowledges what has succeeded, side by side.
 func (r *receiver) settle(ctx context.Context, jobs []job, res core.Results) {
+	s := r.t.current.Load()
 	sent := make([]jetstream.PubAckFuture, len(jobs))
 	for i := range jobs {
 		if m := r.copy(&jobs[i], time.Now()); m != nil {
-			sent[i], res[i] = r.t.send(ctx, m)
+			sent[i], res[i] = r.t.send(ctx, s, m)
 		}
 	}
-	r.t.await(ctx, sent, res)
+	r.t.await(ctx, s, sent, res)
 	var wg sync.WaitGroup
 	slots := make(chan struct{}, maxAnswers)
 	for i := range jobs {

@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
-	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/admin"
@@ -24,19 +23,19 @@ import (
 type Transport struct {
 	parkedQueue
 
-	opts  Options
-	nc    *nats.Conn
-	js    jetstream.JetStream
-	owned bool // the connection is closed with the transport
+	opts       Options
+	current    atomic.Pointer[session]
+	dialled    string // the address, if the connection is the transport's own
+	connection []nats.Option
 
 	topics, queues, parked string // the subjects' beginnings: {bus}.t., {bus}.q. and {bus}-parked.
-	maxMessage             int
+	maxMsgSize             int    // of the stream; 0 or less = none
 	address                core.Description
-	advisories             *nats.Subscription
 	routes                 routes
 	repeats                repeats.Memory
 
 	done      chan struct{}
+	followed  chan struct{} // closed when no session follows the current one
 	closeOnce sync.Once
 	mu        sync.Mutex
 	receivers map[*receiver]struct{}
@@ -50,6 +49,9 @@ var (
 	_ admin.ParkedQueue = (*Transport)(nil)
 )
 
+// reconnectWait is between two attempts to connect again.
+const reconnectWait = 250 * time.Millisecond
+
 // Dial connects to the server at address, one or several URLs with commas between them, and returns a transport that
 // reconnects by itself. An error has a class: outage if the server cannot be reached, and it matches
 // waybill.ErrMisconfigured if an operator must repair something. It never holds the URL.
@@ -60,38 +62,19 @@ func Dial(ctx context.Context, address string, opts Options) (*Transport, error)
 	}
 	// Without a buffer a call that failed while the connection was away does not happen later.
 	set := append([]nats.Option{
-		nats.Name("waybill"), nats.MaxReconnects(-1), nats.ReconnectWait(250 * time.Millisecond), nats.ReconnectBufSize(-1),
+		nats.Name("waybill"), nats.MaxReconnects(-1), nats.ReconnectWait(reconnectWait), nats.ReconnectBufSize(-1),
 		nats.PingInterval(10 * time.Second), nats.MaxPingsOutstanding(2), nats.IgnoreAuthErrorAbort(), nats.Timeout(opts.Timeout),
 	}, opts.Connection...)
-	type result struct {
-		nc  *nats.Conn
-		err error
+	nc, err := connect(ctx, address, set)
+	if err != nil {
+		return nil, err
 	}
-	connected := make(chan result, 1)
-	go func() {
-		nc, err := nats.Connect(address, set...)
-		connected <- result{nc, err}
-	}()
-	select {
-	case r := <-connected:
-		if r.err != nil {
-			return nil, classify("connect", r.err)
-		}
-		t, err := New(ctx, r.nc, opts)
-		if err != nil {
-			r.nc.Close()
-			return nil, err
-		}
-		t.owned = true
-		return t, nil
-	case <-ctx.Done():
-		go func() {
-			if r := <-connected; r.nc != nil {
-				r.nc.Close()
-			}
-		}()
-		return nil, classify("connect", context.Cause(ctx))
+	t, err := open(ctx, nc, opts, address, set)
+	if err != nil {
+		nc.Close()
+		return nil, err
 	}
+	return t, nil
 }
 
 // New returns a transport on the caller's connection, which it does not close. Options.Connection is not used.
@@ -103,33 +86,39 @@ func New(ctx context.Context, nc *nats.Conn, opts Options) (*Transport, error) {
 	if nc == nil {
 		return nil, waybill.Invalid("waybill/nats: new", "nc: is nil; connect first, or use Dial")
 	}
+	return open(ctx, nc, opts, "", nil)
+}
+
+// open returns a transport on nc, which was dialled at an address with the options set, or is the caller's.
+func open(ctx context.Context, nc *nats.Conn, opts Options, dialled string, set []nats.Option) (*Transport, error) {
 	t := &Transport{
-		opts: opts, nc: nc, topics: opts.Bus + ".t.", queues: opts.Bus + ".q.", parked: opts.Bus + "-parked.",
-		routes: routes{lock: make(chan struct{}, 1)}, done: make(chan struct{}), receivers: map[*receiver]struct{}{}, address: core.Description{System: "nats", Exchange: opts.Bus},
+		opts: opts, dialled: dialled, connection: set, topics: opts.Bus + ".t.", queues: opts.Bus + ".q.", parked: opts.Bus + "-parked.",
+		routes: routes{lock: make(chan struct{}, 1)}, done: make(chan struct{}), followed: make(chan struct{}),
+		receivers: map[*receiver]struct{}{}, address: core.Description{System: "nats", Exchange: opts.Bus},
 	}
 	t.parkedQueue = t.walks()
 	if host, port, err := net.SplitHostPort(nc.ConnectedAddr()); err == nil {
 		t.address.Address = host
 		t.address.Port, _ = strconv.Atoi(port)
 	}
-	if t.js, err = jetstream.New(nc, jetstream.WithPublishAsyncMaxPending(1<<20), jetstream.WithPublishAsyncTimeout(opts.Timeout)); err != nil {
-		return nil, classify("new", err)
-	}
 	if v := nc.ConnectedServerVersion(); tooOld(v) {
 		return nil, misconfigured("new", "the server's version is %q, 2.10 is needed: use a newer one", v)
 	}
-	s, err := t.declareStreams(ctx)
+	s, err := t.newSession(nc)
 	if err != nil {
 		return nil, err
 	}
-	t.maxMessage = int(nc.MaxPayload())
-	if n := int(s.Config.MaxMsgSize); n > 0 {
-		t.maxMessage = min(t.maxMessage, n)
+	t.current.Store(s)
+	stream, err := t.declareStreams(ctx)
+	if err == nil {
+		t.maxMsgSize = int(stream.Config.MaxMsgSize)
+		_, err = t.bounds(s)
 	}
-	t.advisories, err = nc.Subscribe("$JS.EVENT.ADVISORY.CONSUMER.*."+opts.Bus+".>", func(*nats.Msg) { t.routes.stale.Store(true) })
 	if err != nil {
-		return nil, classify("new", err)
+		_ = s.advisories.Unsubscribe() // fails only on a closed connection
+		return nil, err
 	}
+	go t.follow(s)
 	return t, nil
 }
 
@@ -149,7 +138,10 @@ func (t *Transport) Check(ctx context.Context) error {
 	if t.ended() {
 		return closed("check")
 	}
-	_, err := t.declareStreams(ctx)
+	if _, err := t.declareStreams(ctx); err != nil {
+		return err
+	}
+	_, err := t.bounds(t.current.Load())
 	return err
 }
 
@@ -184,10 +176,11 @@ func (t *Transport) Close(ctx context.Context) error {
 			wg.Go(func() { errs[i] = r.Close(ctx) })
 		}
 		wg.Wait()
-		_ = t.advisories.Unsubscribe() // fails only on a closed connection
-		t.js.CleanupPublisher()
-		if t.owned {
-			t.nc.Close()
+		<-t.followed
+		s := t.current.Load()
+		_ = s.advisories.Unsubscribe() // fails only on a closed connection
+		if t.dialled != "" {
+			s.nc.Close()
 		}
 		err = errors.Join(errs...)
 	})

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"math/rand/v2"
 	"strings"
 	"time"
 
@@ -217,7 +218,7 @@ func (k *kit) refuse(what Refused, fn func()) {
 	k.needs(k.h.Refuse != nil, "Harness.Refuse")
 	undo, err := k.h.Refuse(k.ctx, what)
 	if errors.Is(err, ErrNotDeclared) {
-		k.needs(false, "Harness.Refuse of settles")
+		k.needs(false, "a Harness.Refuse of this kind")
 	}
 	k.must("have the broker refuse", err)
 	defer func() { k.must("have the broker accept again", undo()) }()
@@ -273,7 +274,7 @@ func refusedAlone(k *kit) {
 	k.await(ctx, moved, r, map[string]bool{batch[1].ID: true})
 }
 
-// grow makes m as large as RefuseLarge has it refused.
+// grow makes m as large as RefuseLarge has it refused. Its body cannot be compressed.
 func grow(m *waybill.Envelope, most int) {
 	size := LargeBytes
 	if most > 0 {
@@ -281,6 +282,7 @@ func grow(m *waybill.Envelope, most int) {
 	}
 	m.Body = nil
 	m.Body = make([]byte, size-m.Size())
+	_, _ = rand.NewChaCha8([32]byte{}).Read(m.Body) // never fails
 }
 
 // publishMixed publishes messages, of which all but the small ones are refused. It returns those without a last result:

@@ -26,6 +26,10 @@ func contributed() []mutant {
 		mutant{id: "nats-renew", fault: "what waits for Receive is not renewed", file: "contrib/nats/receiver.go", old: "_ = r.renew(r.life, h)", new: "_ = h", tests: "^TestFetchedIsRenewed$"},
 		mutant{id: "nats-due", fault: "the time of a retry in centuries overflows", file: "contrib/nats/settle.go", old: "now.Add(a.Delay).Add(time.Millisecond-1)", new: "now.Add(a.Delay + time.Millisecond - 1)", tests: "^TestRetryInCenturies$"},
 		mutant{id: "nats-repeats", fault: "each repeat of a publish without an answer leaves a copy", file: "contrib/nats/publish.go", old: "ids[i] != \"\" {", new: "ids[i] != \"\" && t == nil {", tests: "^TestConformance$/^publish-again-unanswered$"},
+		mutant{id: "nats-session", fault: "a transport does not replace a connection that the client has given up", file: "contrib/nats/session.go", old: "if t.dialled == \"\" || t.ended() {", new: "if t.dialled != \"\" || t.ended() {", tests: "^TestConnectionIsReplaced$"},
+		mutant{id: "nats-attach", fault: "a receiver stays on a connection that the client has given up", file: "contrib/nats/receiver.go", old: "if s != r.session {", new: "if s == nil {", tests: "^TestConnectionIsReplaced$"},
+		mutant{id: "nats-max-payload", fault: "a message above a lowered max_payload does not name the limit", file: "contrib/nats/publish.go", old: "if size > room || near", new: "if size > 1<<30 || near && size < 0", tests: "^TestConnectionIsReplaced$"},
+		mutant{id: "nats-small-limit", fault: "a server whose limit leaves no room for headers is taken", file: "contrib/nats/session.go", old: "if b.bytes < 2*headerRoom {", new: "if b.bytes < 0 {", tests: "^TestLimitsAreNamed$"},
 		mutant{id: "nats-repeat-refused", fault: "a repeat whose first try is on its way is refused", file: "contrib/nats/errors.go", old: "code.ErrorCode == codeRepeatInProgress", new: "code.Code == codeRepeatInProgress", tests: "^TestClasses$"},
 	)
 	const publish, position, receiver, settle = "contrib/kafka/publish.go", "contrib/kafka/position.go", "contrib/kafka/receiver.go", "contrib/kafka/settle.go"
