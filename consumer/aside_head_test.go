@@ -66,6 +66,7 @@ func TestOutagesAtTheHead(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					probes := 2*c.bad + c.concurrency + 1
 					patience.BudgetOf(t).Time(time.Duration(probes)*longest, "two probes for each bad message")
+					patience.BudgetOf(t).Calls(2000, "what went back for others comes again, one at a time")
 					f, on := k.on(t)
 					held := map[string]time.Time{}
 					f.arrived = func(ds []*waybill.Delivery) {
@@ -206,6 +207,7 @@ func TestOutageOfAllEnds(t *testing.T) {
 			t.Run(fmt.Sprint(k.name, concurrency), func(t *testing.T) {
 				t.Parallel()
 				synctest.Test(t, func(t *testing.T) {
+					patience.BudgetOf(t).Calls(2000, "what went back for others comes again, one at a time")
 					f, on := k.on(t)
 					var up atomic.Bool
 					var good, probes atomic.Int64
