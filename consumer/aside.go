@@ -34,8 +34,8 @@ import (
 const (
 	// maxBlames bounds the messages that are remembered.
 	maxBlames = 1000
-	// mostAside and mostAsideBytes bound the messages that wait aside, and their bodies. They do not count for Prefetch:
-	// such a bound would stop the queue. They are less than maxBlames, so that all of them are remembered.
+	// mostAside and mostAsideBytes bound the messages that wait aside, and their bodies. They do not count for
+	// Prefetch: such a bound would stop the queue. They are less than maxBlames, so that all are remembered.
 	mostAside, mostAsideBytes = 500, mostHeldBytes / 2
 	// asideFor is how long a message waits aside during a pause before other processes can have it.
 	asideFor = 5 * time.Minute
@@ -65,7 +65,7 @@ type asides struct {
 	waiting map[*message]*blame // those that wait aside: they are held, and their key goes on
 	bytes   int64               // of their bodies
 	cause   string              // the latest outage of one that waits aside
-	trials  int                 // how many run again
+	trials  map[*message]bool   // those that run again
 	most    int                 // how many may
 	next    time.Time           // when the next one may, after one has failed
 	quiet   time.Time           // the latest one that came again and did not probe
@@ -119,8 +119,8 @@ func (a *asides) blamed(m *message) bool {
 	return len(a.blames) > 0 && a.blames[identityOf(m)] != nil
 }
 
-// blame completes the verdict about m, which met an outage by itself: it is parked if that is so for too long. In a pause
-// the outage can be one of all; it counts only if no other message could probe.
+// blame completes the verdict about m, which met an outage by itself: it is parked if that is so for too long. In a
+// pause the outage can be one of all; it counts only if no other message could probe.
 func (r *runner) blame(m *message, v *verdict) {
 	if !v.outage {
 		return
@@ -130,7 +130,7 @@ func (r *runner) blame(m *message, v *verdict) {
 	var since time.Time
 	v.of, since = r.load.aside.met(m)
 	limit := r.opts.OutageLimit
-	if v.of.alone == 0 || limit < 0 || time.Since(since) < limit || r.pause.state != open && !(m.trial && r.load.aside.full) {
+	if v.of.alone == 0 || limit < 0 || time.Since(since) < limit || r.pause.state != open && !(r.load.aside.trials[m] && r.load.aside.full) {
 		return
 	}
 	*v = r.judge.park(m.d, orElse(waybill.ReasonOf(v.err), waybill.ReasonDeliveries), fmt.Errorf("it has met outages for %s, while other messages of the queue "+
@@ -151,7 +151,7 @@ func (r *runner) blameAll(ms []*message) {
 
 // room reports whether m may wait aside. One always may.
 func (a *asides) room(m *message) bool {
-	n := len(a.waiting) + a.trials
+	n := len(a.waiting) + len(a.trials)
 	return n == 0 || n < mostAside && a.bytes+m.bytes <= mostAsideBytes
 }
 
@@ -219,8 +219,8 @@ func (a *asides) leave(m *message) {
 	b.held = false
 }
 
-// turnAside has messages that wait aside run again, or go back, if it is their turn, and looks again when it is the turn
-// of others. mu is held.
+// turnAside has messages that wait aside run again, or go back, if it is their turn, and looks again when it is the
+// turn of others. mu is held.
 func (r *runner) turnAside() {
 	a, p, now := &r.load.aside, &r.pause, time.Now()
 	a.timer.stop()
@@ -251,7 +251,7 @@ func (r *runner) turnAside() {
 		r.comeBack(first)
 		look(now.Add(base))
 	default:
-		for first != nil && a.trials < max(a.most, 1) {
+		for first != nil && len(a.trials) < max(a.most, 1) {
 			if at := later(a.waiting[first].due, a.next); now.Before(at) {
 				look(at)
 				break
@@ -315,8 +315,10 @@ func (r *runner) comeBack(m *message) {
 	a := &r.load.aside
 	b := a.waiting[m]
 	a.leave(m)
-	a.trials++
-	m.trial, b.held = true, true
+	if a.trials == nil {
+		a.trials = map[*message]bool{}
+	}
+	a.trials[m], b.held = true, true
 	m.h = m.h.one
 	r.add(m)
 	r.kick()
@@ -324,12 +326,11 @@ func (r *runner) comeBack(m *message) {
 
 // endTrial notes that m, which has waited aside, has run again. V is nil if it went back before. mu is held.
 func (r *runner) endTrial(m *message, v *verdict) {
-	if !m.trial {
+	a := &r.load.aside
+	if !a.trials[m] {
 		return
 	}
-	a := &r.load.aside
-	a.trials--
-	m.trial = false
+	delete(a.trials, m)
 	if b := a.blames[identityOf(m)]; b != nil {
 		b.held = false
 	}

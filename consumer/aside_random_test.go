@@ -16,8 +16,8 @@ import (
 	memtransport "github.com/waybill-go/waybill/transport/memory"
 )
 
-// CO-05: some messages always meet an outage, at the head or at any place of the queue, with any number of messages sent
-// ahead. The others are handled, the later ones, too, and the bad ones are parked after Options.OutageLimit.
+// CO-05: some messages always meet an outage, at the head or at any place of the queue, with any number of messages
+// sent ahead. The others are handled, the later ones, too, and the bad ones are parked after Options.OutageLimit.
 func TestOutagesOfFewAtRandom(t *testing.T) {
 	t.Parallel()
 	histories(t, func(t *testing.T, rt *rapid.T, _ uint64, batch bool) {

@@ -69,8 +69,8 @@
 //     It waits aside at no cost, its key goes on unless InOrder is set, and it is parked after Options.OutageLimit.
 //   - Up to 500 messages of 32 MiB wait aside, besides Prefetch. When there is no room for another one, one of them
 //     probes in turn. If no message behind them was ever handled, nothing tells that from an outage of all.
-//   - With InOrder such a message holds its key, and counts for Prefetch: with Prefetch of them nothing else comes until
-//     one is handled or parked.
+//   - With InOrder such a message holds its key, and counts for Prefetch: with Prefetch of them nothing else comes
+//     until one is handled or parked.
 //   - With InOrder, or over a transport without core.Pauser, a paused subscription may hold up to Prefetch messages
 //     that the broker has sent ahead. Other consumers of the queue do not get these until the pause ends.
 //

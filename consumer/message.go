@@ -26,7 +26,6 @@ type message struct {
 	locked   bool        // another program has locked it, and its verdict waits for that
 	bytes    int64       // of its body
 	again    bool        // it came before, and may have ended its process
-	trial    bool        // it has waited aside, and runs again
 	releases int         // of it that could not be stored
 	yields   *yielding   // its key waits until it has gone back; nil if it does not
 	lost     func()      // ends its handler's context; nil if it cannot be lost, or has not begun

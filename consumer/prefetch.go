@@ -287,7 +287,7 @@ func (l *load) stays() int { return l.held - l.unsettled + l.locked }
 // the broker may send that one beside those that stay here. mu is held.
 func (r *runner) ahead(s *session) int {
 	l := &r.load
-	aside := powerOfTwo(len(l.aside.waiting) + l.aside.trials)
+	aside := powerOfTwo(len(l.aside.waiting) + len(l.aside.trials))
 	want := l.bound(r.stuck()) + aside
 	switch {
 	case r.pause.state == probing:

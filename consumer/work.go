@@ -157,7 +157,7 @@ func (r *runner) finish(j job, v verdict) job {
 //	done, release               | is settled; its key goes on at once
 func (r *runner) apply(m *message, v *verdict) (held bool, t turn) {
 	held = v.inPlace && !r.stopping
-	trial := m.trial
+	trial := r.load.aside.trials[m]
 	r.endTrial(m, v)
 	aside := r.goesAside(m, v)
 	switch {
