@@ -2,10 +2,14 @@ package kafka_test
 
 import (
 	"context"
+	"errors"
+	"math/rand/v2"
 	"slices"
 	"testing"
 	"time"
 
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/waybill-go/waybill/admin"
@@ -30,7 +34,7 @@ func TestConformanceOnKafka(t *testing.T) {
 		t.Helper()
 		opts := options()
 		h := harness(t, address, opts)
-		h.Refuse = denied(ask(t, address), opts.Bus)
+		h.Refuse = lowered(t, &h, address, opts.Bus, denied(ask(t, address), opts.Bus))
 		return h
 	}}, 10)...)
 }
@@ -70,8 +74,9 @@ func options() kafka.Options {
 func fakeHarness(t *testing.T) transporttest.Harness {
 	t.Helper()
 	f := startFake(t)
-	h := harness(t, f.address(), options())
-	h.Restart, h.Refuse = f.restart, f.refuse
+	opts := options()
+	h := harness(t, f.address(), opts)
+	h.Restart, h.Refuse = f.restart, lowered(t, &h, f.address(), opts.Bus, f.refuse)
 	return h
 }
 
@@ -99,9 +104,57 @@ func harness(t *testing.T, address string, opts kafka.Options) transporttest.Har
 		t.Cleanup(func() { _ = again.Close(context.WithoutCancel(ctx)) })
 		return again, nil
 	}
-	h.Parked = parkedOf(bus)
+	h.Parked, h.SizeLimit = parkedOf(bus), "max.message.bytes"
 	h.ReservedNames = []string{"content-type", "ce_id", "ce_x", "waybill-header-a"}
 	return h
+}
+
+type refuse = func(context.Context, transporttest.Refused) (func() error, error)
+
+// lowered adds to a Refuse that max.message.bytes of the bus is lowered.
+func lowered(t *testing.T, h *transporttest.Harness, address, bus string, others refuse) refuse {
+	t.Helper()
+	return func(ctx context.Context, what transporttest.Refused) (func() error, error) {
+		if what != transporttest.RefuseLarge {
+			return others(ctx, what)
+		}
+		ctx = context.WithoutCancel(ctx)
+		admin, probe := ask(t, address), make([]byte, 100_000)
+		_, _ = rand.NewChaCha8([32]byte{}).Read(probe) // never fails
+		set := func(bytes string, refuses bool) error {
+			if err := setTopic(ctx, admin, bus, "max.message.bytes", bytes); err != nil {
+				return err
+			}
+			patience.Until(t, "the limit is in force", func() bool {
+				rec := &kgo.Record{Topic: bus, Value: probe, Headers: []kgo.RecordHeader{{Key: "ce_topic", Value: []byte("of-nobody")}}}
+				return errors.Is(admin.client.ProduceSync(ctx, rec).FirstErr(), kerr.MessageTooLarge) == refuses
+			})
+			return nil
+		}
+		undo := func() error {
+			err := set("1048588", false)
+			return errors.Join(err, h.Publisher.(core.Checker).Check(ctx)) // Check reads it at once
+		}
+		return undo, set("65536", true)
+	}
+}
+
+// setTopic changes a setting of a topic.
+func setTopic(ctx context.Context, admin *tools, topic, name, value string) error {
+	res, err := admin.AlterTopicConfigs(ctx, []kadm.AlterConfig{{Name: name, Value: &value}}, topic)
+	if err != nil {
+		return err
+	}
+	return res[0].Err
+}
+
+// setBroker changes a setting of all brokers.
+func setBroker(ctx context.Context, admin *tools, name, value string) error {
+	res, err := admin.AlterBrokerConfigs(ctx, []kadm.AlterConfig{{Name: name, Value: &value}})
+	if err != nil {
+		return err
+	}
+	return res[0].Err
 }
 
 func parkedOf(bus *kafka.Transport) func(context.Context, string) ([]transporttest.Parked, error) {

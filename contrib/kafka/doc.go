@@ -17,8 +17,10 @@
 //     retention of the bus: nothing is unroutable.
 //   - The client cannot take back what it has sent. So a Publish can return before the result is known. If the message
 //     is published again meanwhile, or up to a minute after the result has come, it takes that of the first one: it
-//     has one copy however often it is tried.
-//   - A record that the brokers refuse fails all records of its batch. The transport sends each of them again alone.
+//     has one copy however often it is tried. It is stored again if a call that waited was told the result: that
+//     publish is a new one, such as a redrive.
+//   - A record that the brokers refuse fails all records of its batch. The transport sends each of them again alone,
+//     one at a time. A message above max.message.bytes fails for good; the transport reads that limit again then.
 //   - Messages of a key keep their order while one of them is in flight at a time, as a relay has it.
 //   - A nil slot of Settle means that the group's coordinator has stored it. A queue settles its messages in any
 //     order: the offset of a partition is that of the first message that is not done, and its metadata says which
@@ -45,6 +47,13 @@
 //
 // The inbox stays the only proof of one effect. A relay that sends a message again, after a result that it did not
 // learn, gives it another offset. So positions that are stored in the handler's transaction do not replace the inbox.
+//
+// Publishing is idempotent as long as the brokers know the producer. If they forget it, or say that a sequence number
+// is missing, as after a loss of data, the client numbers its records anew under another epoch. A record that was
+// stored before without an answer has a second copy then. None is lost.
+//
+// A max.message.bytes that was lowered has larger batches of small messages refused, too. They are sent alone until the
+// program is restarted, which is slow.
 //
 // Receivers share partitions, not messages. A handler that is slow holds up its own partition. A receiver that is
 // paused keeps its partitions, and their messages wait. More receivers than partitions have nothing to do.

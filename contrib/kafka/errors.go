@@ -61,7 +61,7 @@ func classify(op string, err error) *waybill.Error {
 	}
 	switch {
 	case matches(err, kerr.MessageTooLarge, kerr.RecordListTooLarge):
-		return fail(op, waybill.ClassPermanent, waybill.ReasonTooLarge, fmt.Errorf("%w: raise the topic's max.message.bytes", err))
+		return fail(op, waybill.ClassPermanent, waybill.ReasonTooLarge, fmt.Errorf("%w: raise max.message.bytes of the log", err))
 	case refused(err):
 		return fail(op, waybill.ClassRejected, waybill.ReasonRejected, err)
 	case errors.Is(err, kgo.ErrClientClosed):

@@ -1,6 +1,12 @@
 package kafka
 
-import "github.com/twmb/franz-go/pkg/kgo"
+import (
+	"context"
+	"runtime"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kgo"
+)
 
 // Encode is encode.
 var Encode = encode
@@ -69,4 +75,43 @@ func (x *Position) PutBack(offset int64) {
 func (x *Position) Done(offset int64) {
 	i, _ := x.p.find(offset)
 	x.p.done(x.p.entries[i])
+}
+
+// LateFor is how long late results are remembered.
+const LateFor = lateFor
+
+// LateResults are the transport's.
+type LateResults struct{ own lateResults }
+
+func (l *LateResults) Add(id, body string, at time.Time) {
+	l.own.add(id, &kgo.Record{Value: []byte(body)}, at)
+}
+
+func (l *LateResults) Take(id, body string, at time.Time) bool {
+	return l.own.take(id, &kgo.Record{Value: []byte(body)}, at)
+}
+
+// Len returns how many results are remembered, and the length of their order.
+func (l *LateResults) Len() (by, old int) { return len(l.own.by), len(l.own.old) }
+
+// WaitForJoin waits until so many calls wait for the result of a message.
+func WaitForJoin(ctx context.Context, t *Transport, id string, calls int) {
+	poll(ctx, t, func() bool { return t.flights[id] != nil && t.flights[id].waits >= calls })
+}
+
+// WaitForFlights waits until the client holds no record with an id.
+func WaitForFlights(ctx context.Context, t *Transport) {
+	poll(ctx, t, func() bool { return len(t.flights) == 0 })
+}
+
+func poll(ctx context.Context, t *Transport, done func() bool) {
+	for ctx.Err() == nil {
+		t.mu.Lock()
+		ok := done()
+		t.mu.Unlock()
+		if ok {
+			return
+		}
+		runtime.Gosched()
+	}
 }

@@ -82,6 +82,9 @@ func (f *fake) address() string { return fmt.Sprintf("127.0.0.1:%d", f.port) }
 
 // refuse has the broker refuse what is published, or everything that is written.
 func (f *fake) refuse(_ context.Context, what transporttest.Refused) (func() error, error) {
+	if what == transporttest.RefuseLarge {
+		return nil, transporttest.ErrNotDeclared
+	}
 	faults := []kfake.Fault{{Keys: []kmsg.Key{kmsg.Produce}, Err: kerr.PolicyViolation, Count: -1}}
 	if what == transporttest.RefuseAll {
 		faults = append(faults, kfake.Fault{Keys: []kmsg.Key{kmsg.OffsetCommit}, Err: kerr.GroupAuthorizationFailed, Count: -1})
@@ -255,7 +258,7 @@ func node(tb testing.TB) string {
 // right to commit leaves the group.
 func denied(admin *tools, bus string) func(context.Context, transporttest.Refused) (func() error, error) {
 	return func(ctx context.Context, what transporttest.Refused) (func() error, error) {
-		if what == transporttest.RefuseAll {
+		if what != transporttest.RefuseMessages {
 			return nil, transporttest.ErrNotDeclared
 		}
 		rule := func() *kadm.ACLBuilder {

@@ -1,12 +1,9 @@
 package kafka
 
 import (
-	"bytes"
 	"context"
-	"crypto/sha256"
 	"errors"
 	"fmt"
-	"maps"
 	"sync/atomic"
 	"time"
 
@@ -31,24 +28,14 @@ func (t *Transport) Traits() core.PublisherTraits {
 	}
 }
 
+// lookEvery bounds how often messages that are too large have the settings of the bus read again.
+const lookEvery = time.Second
+
 // maxFlights and maxFlightBytes bound what the client holds.
 const (
 	maxFlights     = 100_000
 	maxFlightBytes = 256 << 20
 )
-
-// A call that ended without a result is followed by another one for the same messages. The brokers can store the record
-// between the two calls. So the transport remembers such results for lateFor, at most maxLate of them.
-const (
-	lateFor = time.Minute
-	maxLate = 100_000
-)
-
-// late is a record that was stored after its calls had ended.
-type late struct {
-	sum [sha256.Size]byte // of the record
-	at  time.Time
-}
 
 // call is one Publish: its flights end together.
 type call struct {
@@ -61,6 +48,7 @@ type call struct {
 type flight struct {
 	call   *call
 	record *kgo.Record
+	alone  bool          // no other record shares its request
 	err    error         // valid after ended
 	ended  atomic.Bool   // its result is known
 	waits  int           // how many calls wait for it; the transport's mu guards it
@@ -92,6 +80,9 @@ func (t *Transport) Publish(ctx context.Context, batch []waybill.Envelope) core.
 	if err := t.open(ctx); err != nil {
 		return core.AllFailed(len(batch), err)
 	}
+	t.mu.Lock()
+	t.late.expire(time.Now())
+	t.mu.Unlock()
 	res := make(core.Results, len(batch))
 	flights := make([]*flight, len(batch))
 	own := make([]flight, len(batch))
@@ -99,7 +90,7 @@ func (t *Transport) Publish(ctx context.Context, batch []waybill.Envelope) core.
 	for i := range batch {
 		e := &batch[i]
 		rec := encode(t.opts.Bus, e)
-		if res[i] = t.tooLarge(e, rec); res[i] != nil {
+		if res[i] = t.tooLarge(ctx, e, rec); res[i] != nil {
 			continue
 		}
 		own[i].call, own[i].record = c, rec
@@ -107,19 +98,53 @@ func (t *Transport) Publish(ctx context.Context, batch []waybill.Envelope) core.
 	}
 	c.sent()
 	t.await(ctx, c, flights, res)
-	t.again(ctx, batch, flights, res)
+	t.again(ctx, func(i int) string { return batch[i].ID }, flights, res)
+	for i, err := range res {
+		if f := flights[i]; f != nil && waybill.ReasonOf(err) == waybill.ReasonTooLarge {
+			s := t.lookAgain(ctx) // messages like this one are not sent any more
+			res[i] = t.overLimit(&batch[i], f.record, s)
+		}
+	}
 	return res
 }
 
-// tooLarge returns an error if a record cannot be stored, or its copies could not.
-func (t *Transport) tooLarge(e *waybill.Envelope, rec *kgo.Record) error {
-	size, bound := e.Size(), t.settings().maxMessage-headerRoom
-	if n := sizeOf(rec); size > bound || n > t.settings().maxMessage-copyRoom {
-		return fail("publish", waybill.ClassPermanent, waybill.ReasonTooLarge, fmt.Errorf(
-			"topic %q: the message has %d bytes, with its headers %d; at most %d are allowed: raise max.message.bytes of the log %q, or send a reference",
-			e.Topic, size, n, bound, t.opts.Bus))
+// tooLarge returns an error if a record cannot be stored, or its copies could not. The brokers' limit can have been
+// raised.
+func (t *Transport) tooLarge(ctx context.Context, e *waybill.Envelope, rec *kgo.Record) error {
+	fits := func(s settings) bool {
+		return e.Size() <= s.maxMessage-headerRoom && sizeOf(rec) <= s.maxMessage-copyRoom
+	}
+	if fits(t.settings()) {
+		return nil
+	}
+	if s := t.lookAgain(ctx); !fits(s) {
+		return t.overLimit(e, rec, s)
 	}
 	return nil
+}
+
+func (t *Transport) overLimit(e *waybill.Envelope, rec *kgo.Record, s settings) error {
+	return fail("publish", waybill.ClassPermanent, waybill.ReasonTooLarge, fmt.Errorf(
+		"topic %q: the message has %d bytes, with its headers %d; max.message.bytes of the log %q is %d, which leaves %d of them: "+
+			"raise it (message.max.bytes of the brokers is its default), or send a reference",
+		e.Topic, e.Size(), sizeOf(rec), t.opts.Bus, s.maxMessage, s.maxMessage-headerRoom))
+}
+
+// lookAgain returns the settings of the bus. It reads them, but not more often than once in lookEvery, and not if
+// another call does.
+func (t *Transport) lookAgain(ctx context.Context) settings {
+	if t.looking.TryLock() {
+		defer t.looking.Unlock()
+		if time.Since(t.looked) >= lookEvery {
+			ctx, cancel := t.bounded(ctx)
+			defer cancel()
+			if s, err := t.look(ctx); err == nil {
+				t.known.Store(&s)
+			}
+			t.looked = time.Now()
+		}
+	}
+	return t.settings()
 }
 
 // send hands f to the client, or joins a flight of the same message. An empty id joins nothing.
@@ -131,7 +156,7 @@ func (t *Transport) send(ctx context.Context, id string, f *flight) *flight {
 			t.mu.Unlock()
 			return old
 		}
-		if t.wasStored(id, f.record) {
+		if t.late.take(id, f.record, time.Now()) {
 			t.mu.Unlock()
 			f.ended.Store(true)
 			return f
@@ -141,6 +166,15 @@ func (t *Transport) send(ctx context.Context, id string, f *flight) *flight {
 		t.mu.Unlock()
 	}
 	f.call.left.Add(1)
+	client := t.client
+	if f.alone {
+		var err error
+		if client, err = t.soloist(ctx); err != nil {
+			f.alone = false
+			t.landed(id, f, err)
+			return f
+		}
+	}
 	for t.client.BufferedProduceRecords() >= maxFlights || t.client.BufferedProduceBytes() >= maxFlightBytes {
 		if err := pause(ctx, 5*time.Millisecond); err != nil {
 			t.landed(id, f, err)
@@ -148,7 +182,7 @@ func (t *Transport) send(ctx context.Context, id string, f *flight) *flight {
 		}
 	}
 	// The caller's context would take back, with this record, the others of its batch.
-	t.client.Produce(t.life, f.record, func(_ *kgo.Record, err error) { t.landed(id, f, err) })
+	client.Produce(t.life, f.record, func(_ *kgo.Record, err error) { t.landed(id, f, err) })
 	return f
 }
 
@@ -179,32 +213,39 @@ func (t *Transport) landed(id string, f *flight, err error) {
 		close(f.joined)
 	}
 	if f.waits == 0 && err == nil && id != "" {
-		t.storedLate(id, f.record)
+		t.late.add(id, f.record, time.Now())
 	}
 	t.mu.Unlock()
+	if f.alone {
+		<-t.soloing
+	}
 	f.call.sent()
 }
 
-// storedLate remembers that a record was stored. The caller holds mu.
-func (t *Transport) storedLate(id string, rec *kgo.Record) {
-	now := time.Now()
-	if len(t.late) >= maxLate {
-		maps.DeleteFunc(t.late, func(_ string, l late) bool { return now.Sub(l.at) > lateFor })
+// soloist returns the client that sends one record at a time, so that it is alone in its request, however many calls
+// there are. The caller's record has it until it has landed.
+func (t *Transport) soloist(ctx context.Context) (*kgo.Client, error) {
+	select {
+	case t.soloing <- struct{}{}:
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	case <-t.life.Done():
+		return nil, closed("publish")
 	}
-	if len(t.late) < maxLate {
-		t.late[id] = late{sumOf(rec), now}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	var err error
+	switch {
+	case t.life.Err() != nil:
+		err = closed("publish")
+	case t.solo == nil:
+		t.solo, err = t.newProducer(maxRequest)
 	}
-}
-
-// wasStored reports whether the same record was stored after its calls had ended, and forgets the result. The caller
-// holds mu.
-func (t *Transport) wasStored(id string, rec *kgo.Record) bool {
-	l, ok := t.late[id]
-	if !ok {
-		return false
+	if err != nil {
+		<-t.soloing
+		return nil, err
 	}
-	delete(t.late, id)
-	return time.Since(l.at) <= lateFor && l.sum == sumOf(rec)
+	return t.solo, nil
 }
 
 // leave ends a call's wait for f, unless its result has come.
@@ -215,21 +256,6 @@ func (t *Transport) leave(f *flight) (ended bool) {
 		f.waits--
 	}
 	return f.ended.Load()
-}
-
-// sumOf returns a digest of all that sameRecord compares.
-func sumOf(rec *kgo.Record) [sha256.Size]byte {
-	h := sha256.New()
-	for _, part := range [][]byte{rec.Key, rec.Value} {
-		_, _ = fmt.Fprintf(h, "%d ", len(part))
-		_, _ = h.Write(part)
-	}
-	_, _ = fmt.Fprint(h, len(rec.Headers))
-	return [sha256.Size]byte(h.Sum(nil))
-}
-
-func sameRecord(a, b *kgo.Record) bool {
-	return bytes.Equal(a.Key, b.Key) && bytes.Equal(a.Value, b.Value) && len(a.Headers) == len(b.Headers)
 }
 
 // await fills res with the results of flights, those of c and those that it joined; nil = not sent.
@@ -285,18 +311,19 @@ func (t *Transport) unknown(ctx context.Context, topic string, err error) error 
 	return classify(op, err)
 }
 
-// again sends each record alone whose batch a broker has refused: the cause can be another record of the batch.
-func (t *Transport) again(ctx context.Context, batch []waybill.Envelope, flights []*flight, res core.Results) {
+// again sends each record alone whose batch a broker has refused: the cause can be another record of the batch. The
+// flights become those of the records alone. id returns that of a message.
+func (t *Transport) again(ctx context.Context, id func(i int) string, flights []*flight, res core.Results) {
 	for i, f := range flights {
 		if res[i] == nil || f == nil || !f.ended.Load() || !refused(f.err) {
 			continue
 		}
 		c := newCall()
-		one := []*flight{t.send(ctx, batch[i].ID, &flight{call: c, record: &kgo.Record{
+		flights[i] = t.send(ctx, id(i), &flight{call: c, alone: true, record: &kgo.Record{
 			Topic: f.record.Topic, Key: f.record.Key, Value: f.record.Value, Headers: f.record.Headers,
-		}})}
+		}})
 		c.sent()
 		res[i] = nil
-		t.await(ctx, c, one, res[i:i+1])
+		t.await(ctx, c, flights[i:i+1], res[i:i+1])
 	}
 }

@@ -342,7 +342,11 @@ func (r *receiver) copies(ctx context.Context, jobs []job, res core.Results) {
 	}
 	c.sent()
 	r.t.await(ctx, c, flights, slots)
+	r.t.again(ctx, func(int) string { return "" }, flights, slots)
 	for i, j := range jobs {
+		if flights[i] != nil {
+			j.h.copied = flights[i]
+		}
 		if slots[i] != nil {
 			res[j.slot] = slots[i]
 		}

@@ -157,6 +157,10 @@ func (t *Transport) look(ctx context.Context) (settings, error) {
 		}
 		return otherwise
 	}
+	if n := number(maxBytes, defaultMaxBytes); n < 2*headerRoom {
+		return settings{}, misconfigured(op, "the topic %q has %s %d, and the headers of a message may take half of that: raise it to %d at least",
+			t.opts.Bus, maxBytes, n, 2*headerRoom)
+	}
 	s := settings{maxMessage: number(maxBytes, defaultMaxBytes), minInSync: number(minInSync, 1)}
 	if ms := number(retentionTime, -1); ms > 0 {
 		s.retention = time.Duration(ms) * time.Millisecond

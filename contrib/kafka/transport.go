@@ -34,14 +34,18 @@ type Transport struct {
 	known    atomic.Pointer[settings]
 	opening  chan struct{} // holds a token while somebody opens
 	opened   atomic.Bool
-	client   *kgo.Client // publishes, once opened; each receiver has another one
+	client   *kgo.Client   // publishes, once opened; each receiver has another one
+	soloing  chan struct{} // holds a token while a record is sent alone
+	looking  sync.Mutex
+	looked   time.Time // the settings were read again; looking guards it
 
 	closeOnce sync.Once
 	mu        sync.Mutex
 	receivers map[*receiver]struct{}
 	flights   map[string]*flight // by message id
-	late      map[string]late    // the same
-	replaying sync.Mutex         // see ReplayParked
+	late      lateResults
+	solo      *kgo.Client // sends single records, once there was one
+	replaying sync.Mutex  // see ReplayParked
 }
 
 var (
@@ -62,7 +66,8 @@ func Dial(ctx context.Context, addresses string, opts Options) (*Transport, erro
 	}
 	t := &Transport{
 		opts: opts, seeds: strings.FieldsFunc(addresses, func(r rune) bool { return r == ',' || r == ' ' }), link: &link{},
-		receivers: map[*receiver]struct{}{}, flights: map[string]*flight{}, late: map[string]late{}, opening: make(chan struct{}, 1),
+		receivers: map[*receiver]struct{}{}, flights: map[string]*flight{}, opening: make(chan struct{}, 1),
+		soloing: make(chan struct{}, 1),
 	}
 	t.parkedQueue = t.walks()
 	t.known.Store(&settings{maxMessage: defaultMaxBytes, minInSync: 1, retention: opts.Retention})
@@ -118,15 +123,21 @@ func (t *Transport) open(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	t.client, err = t.newClient(t.link,
-		kgo.ProducerLinger(0), kgo.ProducerBatchMaxBytes(int32(min(s.maxMessage, 100<<20))), kgo.ProduceRequestTimeout(produceTimeout),
-		kgo.MaxBufferedRecords(1<<30), kgo.RecordPartitioner(kgo.StickyKeyPartitioner(nil)))
-	if err != nil {
+	if t.client, err = t.newProducer(min(s.maxMessage, maxRequest)); err != nil {
 		return err
 	}
 	t.known.Store(&s)
 	t.opened.Store(true)
 	return nil
+}
+
+// maxRequest is the brokers' default bound of a request.
+const maxRequest = 100 << 20
+
+// newProducer returns a client that publishes, in batches of at most some bytes.
+func (t *Transport) newProducer(batchBytes int) (*kgo.Client, error) {
+	return t.newClient(t.link, kgo.ProducerLinger(0), kgo.ProducerBatchMaxBytes(int32(batchBytes)), kgo.ProduceRequestTimeout(produceTimeout),
+		kgo.MaxBufferedRecords(1<<30), kgo.RecordPartitioner(kgo.StickyKeyPartitioner(nil)))
 }
 
 // newClient returns a client of the caller's options, and more. The client's own defaults are idempotent and wait for
@@ -166,6 +177,7 @@ func (t *Transport) Check(ctx context.Context) error {
 	}
 	s, err := t.look(ctx)
 	if err == nil {
+		t.known.Store(&s)
 		err = t.writable(ctx, s.minInSync)
 	}
 	return err
@@ -201,6 +213,12 @@ func (t *Transport) Close(ctx context.Context) error {
 			t.client.Close()
 		}
 		<-t.opening
+		t.mu.Lock()
+		solo := t.solo // there will be no other
+		t.mu.Unlock()
+		if solo != nil {
+			solo.Close()
+		}
 		t.admin.Close()
 		err = errors.Join(errs...)
 	})

@@ -15,8 +15,8 @@ import (
 	"github.com/waybill-go/waybill/internal/patience"
 )
 
-// TR-08, RL-03: the client gives a connection up for good at a message above a lowered max_payload. A transport that has
-// dialled makes another one, for its publishes and its receivers, as often as that happens.
+// TR-08, RL-03: the client gives a connection up for good at a message above a lowered max_payload. A transport that
+// has dialled makes another one, for its publishes and its receivers, as often as that happens.
 func TestConnectionIsReplaced(t *testing.T) {
 	t.Parallel()
 	s := startServer(t, nil)

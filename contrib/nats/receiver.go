@@ -128,7 +128,7 @@ func (t *Transport) Subscribe(ctx context.Context, sub core.Subscription) (core.
 	return r, nil
 }
 
-// attach has messages come over s. The caller holds mu, or nobody else has r.
+// attach subscribes to an inbox on s. The caller holds mu, or has the only reference to r.
 func (r *receiver) attach(s *session) error {
 	inbox, drained := s.nc.NewInbox(), make(chan struct{})
 	pull, err := s.nc.Subscribe(inbox, r.arrived)

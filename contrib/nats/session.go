@@ -16,7 +16,7 @@ import (
 // lowered since the client connected. So a transport that has dialled makes another connection then. That one knows the
 // new limit, and so the message fails alone when it is published again.
 
-// session is a connection, and what the transport has on it.
+// session is a connection, with its JetStream and its subscription.
 type session struct {
 	nc         *nats.Conn
 	js         jetstream.JetStream
@@ -146,7 +146,7 @@ type bounds struct {
 	setting string // whose value that is
 }
 
-// bounds returns the limits as they are now. A transport with a limit that leaves no room for headers publishes nothing.
+// bounds returns the limits as they are now. A limit that leaves no room for headers is an error.
 func (t *Transport) bounds(s *session) (bounds, error) {
 	b := bounds{int(s.nc.MaxPayload()), "the server's max_payload"}
 	if n := t.maxMsgSize; n > 0 && n < b.bytes {
