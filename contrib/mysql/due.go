@@ -15,7 +15,7 @@ import (
 
 const (
 	ownRetriesSQL = lightAside + `(waybill_outbox_hold) WHERE hold = ? AND state = 4 AND due_at <= ? AND route = ?` + slotSQL + endAsideSQL
-	dueSQL        = lightAside + `(waybill_outbox_line) WHERE route = ? AND state = ? AND due_at BETWEEN 1 AND ? AND hold = 0` + slotSQL +
+	dueSQL        = lightAside + `(waybill_outbox_line) WHERE route = ? AND state = ? AND due_at BETWEEN ? AND ? AND hold = 0` + slotSQL +
 		`ORDER BY due_at, seq LIMIT ?` + endAsideSQL + `ORDER BY due_at, seq`
 	nextSQL = `SELECT due_at FROM waybill_outbox_aside FORCE INDEX (waybill_outbox_line) WHERE route = ? AND state = ? AND due_at > ? AND hold = 0` + slotSQL +
 		`ORDER BY due_at LIMIT 1`
@@ -71,8 +71,12 @@ func (d *due) look(ctx context.Context, part *core.RouteSlots) error {
 		}
 		d.mine = append(d.mine, mine...)
 	}
+	since := int64(1)
+	if part.DueWithin > 0 {
+		since = max(since, d.now-part.DueWithin.Microseconds())
+	}
 	for state, list := range map[core.State]*[]*row{core.StateFailed: &d.retries, core.StatePending: &d.timers} {
-		rows, err := d.rows(ctx, dueSQL, part.Route, state, d.now, int64(part.Slots), d.limit+1)
+		rows, err := d.rows(ctx, dueSQL, part.Route, state, since, d.now, int64(part.Slots), d.limit+1)
 		if err != nil {
 			return err
 		}

@@ -2,6 +2,9 @@ package waybillmysql
 
 import (
 	"context"
+	"database/sql"
+	"math"
+	"slices"
 
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/core/rules"
@@ -11,9 +14,17 @@ import (
 // such. See row.go for the locks that a statement takes on rows beside those that are meant.
 
 const (
-	mineSQL = columns + `attrs, body FROM ` + asideSQL + `(waybill_outbox_hold) WHERE hold = ?` + endAsideSQL + `ORDER BY seq`
-	freeSQL = recordSQL + `FORCE INDEX (waybill_outbox_key) WHERE route = ? AND k = '' AND state = 1 AND due_at = 0 AND hold = 0` + slotSQL +
-		`ORDER BY seq LIMIT ? FOR UPDATE SKIP LOCKED`
+	mineSQL = columns + `attrs, body FROM ` + asideSQL + `(waybill_outbox_hold) WHERE hold = ? AND seq > ? AND seq <= ?` + endAsideSQL + `ORDER BY seq`
+
+	// keylessSQL are the ready records of a route without a key, with and without a hold.
+	keylessSQL = `route = ? AND k = '' AND state = 1 AND due_at = 0` + slotSQL
+	// A locking read along an index goes on over rows that are gone behind its range, until it meets one that is
+	// there. So free records are looked for without locks, and locked by their numbers.
+	freeSQL  = `SELECT seq FROM waybill_outbox FORCE INDEX (waybill_outbox_key) WHERE ` + keylessSQL + `AND hold = 0 AND seq > ? AND seq <= ? AND seq NOT IN `
+	namedSQL = recordSQL + `FORCE INDEX (PRIMARY) WHERE ` + keylessSQL + `AND hold IN (0, ?) AND `
+	// metSQL are the numbers of ready records that a Hold has not taken.
+	metSQL      = `SELECT seq FROM waybill_outbox FORCE INDEX (waybill_outbox_key) WHERE ` + keylessSQL + `AND seq > ? AND seq <= ? AND seq NOT IN `
+	metAgainSQL = `SELECT seq FROM waybill_outbox FORCE INDEX (PRIMARY) WHERE ` + keylessSQL + `AND `
 )
 
 // Hold writes holds, as core.OutboxStore says. A record that self neither holds nor owns by its partition is HoldGone.
@@ -74,27 +85,50 @@ func deliveries(want *core.HoldRequest) int {
 	return 0
 }
 
-// next takes the next N without a key: first records that self holds and does not know.
+// next takes the next N without a key: first records that self holds and does not know, then those of
+// HoldRequest.Passed, then free ones of the range. The index by key has only the range's entries between From and To,
+// and so few of records that are gone.
 func (w *work) next(ctx context.Context, want *core.HoldRequest, out *[]core.HoldResult) error {
-	known := map[int64]string{}
+	from, to, passed, most := want.From, want.To, want.Passed, want.Most
+	if to == 0 {
+		from, to, passed, most = math.MinInt64, math.MaxInt64, nil, 0
+	}
+	known, without := map[int64]string{}, slices.Clone(passed)
 	for _, ref := range want.Out {
 		known[ref.Seq] = ref.ID
+		without = append(without, ref.Seq)
 	}
+	passed = slices.DeleteFunc(slices.Clone(passed), func(seq int64) bool { _, isOut := known[seq]; return isOut })
 	var mine []*row
-	all, err := w.rows(ctx, mineSQL, w.self)
+	all, err := w.rows(ctx, mineSQL, w.self, from, to)
 	for _, r := range all {
 		id, isOut := known[r.Seq]
-		if r.Route == want.Slots.Route && want.Slots.Slots.Has(r.Slot) && r.ready() && r.Envelope.Key == "" && (!isOut || id != r.ID) && len(mine) < want.N {
+		if r.Route == want.Slots.Route && want.Slots.Slots.Has(r.Slot) && r.ready() && r.Envelope.Key == "" && (!isOut || id != r.ID) &&
+			!slices.Contains(passed, r.Seq) && len(mine) < want.N {
 			mine = append(mine, r)
 		}
 	}
-	if err == nil && len(mine) < want.N {
-		var free []*row
-		free, err = w.rows(ctx, freeSQL, want.Slots.Route, int64(want.Slots.Slots), want.N-len(mine))
-		mine = append(mine, free...)
+	route, slots := want.Slots.Route, int64(want.Slots.Slots)
+	take := func(seqs []int64) {
+		if err == nil && len(seqs) > 0 && len(mine) < want.N {
+			var rows []*row
+			rows, err = w.rows(ctx, namedSQL+at(seqs)+` ORDER BY seq LIMIT ? FOR UPDATE SKIP LOCKED`, route, slots, w.self, want.N-len(mine))
+			mine = append(mine, rows...)
+		}
+	}
+	take(passed)
+	for after := from; err == nil && len(mine) < want.N; {
+		n := want.N - len(mine)
+		var free []int64
+		free, err = collect(ctx, w.q, value[int64], freeSQL+list(without)+` ORDER BY seq LIMIT ?`, route, slots, after, to, n)
+		take(free)
+		if len(free) < n {
+			break
+		}
+		after = free[n-1] // others hold some of these by now, or have locked them
 	}
 	var fresh []int64
-	bytes := int64(0)
+	bytes, took, last := int64(0), 0, int64(math.MinInt64)
 	for i, r := range mine {
 		if bytes += int64(len(r.Envelope.Body)); i > 0 && want.Bytes > 0 && bytes > want.Bytes {
 			break
@@ -105,11 +139,48 @@ func (w *work) next(ctx context.Context, want *core.HoldRequest, out *[]core.Hol
 		}
 		rec := r.decode().Record
 		*out = append(*out, core.HoldResult{Ref: rec.Ref, Status: core.HoldGranted, Record: &rec, Deliveries: rec.Deliveries})
+		without = append(without, r.Seq)
+		took, last = took+1, max(last, r.Seq)
 	}
-	if err != nil {
+	if err == nil {
+		err = w.hold(ctx, fresh, deliveries(want))
+	}
+	if err != nil || most == 0 && len(passed) == 0 {
 		return err
 	}
-	return w.hold(ctx, fresh, deliveries(want))
+	if took == want.N {
+		to = min(to, last)
+	}
+	return w.met(ctx, want, from, to, passed, without, out)
+}
+
+// met adds the records that next met and did not hold. without are those that the range is to leave out.
+func (w *work) met(ctx context.Context, want *core.HoldRequest, from, to int64, passed, without []int64, out *[]core.HoldResult) error {
+	held := map[int64]bool{}
+	for i := range *out {
+		held[(*out)[i].Ref.Seq] = (*out)[i].Record != nil
+	}
+	var met []int64
+	scan := func(rows *sql.Rows) error {
+		seq, err := value[int64](rows)
+		if !held[seq] {
+			met = append(met, seq)
+		}
+		return err
+	}
+	route, slots := want.Slots.Route, int64(want.Slots.Slots)
+	queries := []query{{metSQL + list(without) + ` ORDER BY seq LIMIT ?`, []any{route, slots, from, to, want.Most}, scan}}
+	if len(passed) > 0 {
+		queries = append(queries, query{metAgainSQL + at(passed), []any{route, slots}, scan})
+	}
+	if err := w.ask(ctx, queries...); err != nil {
+		return err
+	}
+	slices.Sort(met)
+	for _, seq := range met {
+		*out = append(*out, core.HoldResult{Ref: core.Ref{Route: route, Seq: seq}, Status: core.HoldLocked})
+	}
+	return nil
 }
 
 // ReleasePartition frees a partition, as core.OutboxStore says. It also returns false if one of self's other holds in

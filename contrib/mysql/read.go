@@ -24,7 +24,7 @@ const (
 		slotSQL + `AND (k <> '' OR NOT ?) AND seq NOT IN `
 	keySQL = recordSQL + `FORCE INDEX (waybill_outbox_key) WHERE route = ? AND k = ? AND state = 1 AND due_at = 0 AND seq > ? AND seq <= ?
 		ORDER BY seq LIMIT ?`
-	keyWaitingSQL = lightAside + `(waybill_outbox_waits) WHERE route = ? AND k = ? AND (state = 4 OR state = 5 AND flags & 1 = 1)` + endAsideSQL
+	keyWaitingSQL = lightAside + `(waybill_outbox_waits) WHERE route = ? AND k = ? AND (state = 4 OR state = 5 AND flags & 1 = 1 OR hold NOT IN (0, ?))` + endAsideSQL
 	waitingSQL    = lightAside + `(waybill_outbox_line) WHERE route = ? AND state = 4 AND k <> '' AND seq > ?` + slotSQL + `ORDER BY seq LIMIT ?` + endAsideSQL
 	blockingSQL   = lightAside + `(waybill_outbox_line) WHERE route = ? AND state = 5 AND flags & 1 = 1 AND seq > ?` + slotSQL + `ORDER BY seq LIMIT ?` + endAsideSQL
 	heldSQL       = lightAside + `(waybill_outbox_hold) WHERE hold <> 0 AND hold <> ?` + endAsideSQL + `ORDER BY seq`
@@ -204,16 +204,12 @@ func (rd *reader) keys(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		held, err := rd.held(ctx)
-		if err != nil {
-			return err
-		}
-		rows, err := rd.rows(ctx, keyWaitingSQL, kr.Route, kr.Key)
+		rows, err := rd.rows(ctx, keyWaitingSQL, kr.Route, kr.Key, rd.self)
 		if err != nil {
 			return err
 		}
 		out := core.KeyRecords{Records: got.Records, More: got.More}
-		out.Blocked = rd.add(nil, append(rows, held...), func(r *row) bool { return r.Route == kr.Route && r.Envelope.Key == kr.Key })
+		out.Blocked = rd.add(nil, rows, func(r *row) bool { return r.Route == kr.Route && r.Envelope.Key == kr.Key })
 		rd.page.Keys = append(rd.page.Keys, out)
 	}
 	return nil

@@ -66,6 +66,8 @@ func contributed() []mutant {
 	)...)
 	const store, schema, mysqlErrs = "contrib/mysql/store.go", "contrib/mysql/schema.go", "contrib/mysql/errors.go"
 	return append(all, group{pkg: "./contrib/mysql", server: true}.of(
+		mutant{id: "mysql-hold-locks", fault: "a Hold locks all that ended since the oldest read view", file: "contrib/mysql/hold.go", old: "freeSQL+list(without)+` ORDER BY seq LIMIT ?`", new: "freeSQL+list(without)+` ORDER BY seq LIMIT ? FOR UPDATE SKIP LOCKED`", tests: "^TestCallsAreFlatBehindAnOldReadView$"},
+		mutant{id: "mysql-hold-met", fault: "a Hold does not say which passed records it left again", file: "contrib/mysql/hold.go", old: "if len(passed) > 0 {\n\t\tqueries", new: "if len(passed) < 0 {\n\t\tqueries", tests: "^TestOutbox$"},
 		mutant{id: "mysql-charset", fault: "texts of a store are taken for another character set", file: store, old: "\tspeakUTF8(cfg.Params)\n", new: "", tests: "^TestCheckRefusesGarbledTextsAndOtherEngines$"},
 		mutant{id: "mysql-charset-check", fault: "connections of the application may store other texts", file: schema, old: "case texts != \"utf8mb4\" || literals != \"utf8mb4\" && literals != \"binary\":", new: "case texts == \"never\":", tests: "^TestCheckRefusesGarbledTextsAndOtherEngines$"},
 		mutant{id: "mysql-engine", fault: "a table without transactions is taken", file: schema, old: "\tcase odd:\n", new: "\tcase odd && engine == \"never\":\n", tests: "^TestCheckRefusesGarbledTextsAndOtherEngines$"},

@@ -5,8 +5,7 @@ package postgres_test
 //
 // The other stores have no such test. A snapshot in SQLite keeps former pages in the log, and a page of today has no
 // row that ended. MongoDB ends a transaction after a minute, and keeps the history of five minutes, unless its operator
-// says otherwise. MySQL keeps what ended as Postgres does, but counts only rows that a statement may see, and not those
-// that it goes over; docs/dispatch.md names what is not flat there.
+// says otherwise. MySQL keeps what ended as Postgres does; the test in contrib/mysql counts pages there.
 
 import (
 	"context"

@@ -1,0 +1,269 @@
+package waybillmysql_test
+
+// An open read view keeps all that was deleted after it: a dump, a report, a forgotten transaction. The server counts
+// no rows that a statement goes over without seeing them, but it counts the pages that it looks at.
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/waybill-go/waybill"
+	waybillmysql "github.com/waybill-go/waybill/contrib/mysql"
+	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/dispatch"
+)
+
+const (
+	flatRelay = "r"
+	flatQueue = "mails"
+)
+
+// flat is a relay and a table queue in virtual time, and an inbox, on a server of their own.
+type flat struct {
+	*testing.T
+	s     *waybillmysql.Store
+	st    core.OutboxStore
+	side  *sql.DB
+	d     *dispatch.Dispatcher
+	now   time.Time
+	done  int
+	n     int                  // of messages and marks, for their ids
+	pages map[string][]float64 // by call
+}
+
+func newFlat(t *testing.T) *flat {
+	t.Helper()
+	server, err := startServer("--skip-log-bin")
+	missing(t, err)
+	t.Cleanup(func() {
+		server.kill()
+		_ = os.RemoveAll(server.dir)
+	})
+	dsn := newDatabase(t, server.dsn)
+	f := &flat{T: t, now: time.Now(), s: openAt(t, dsn, waybillmysql.Options{Retention: waybill.Retention{Abandoned: time.Minute, Cancelled: time.Minute}})}
+	f.st = f.s
+	f.must(f.s.Migrate(t.Context()))
+	f.side, err = sql.Open("mysql", dsn+"?multiStatements=true")
+	f.must(err)
+	t.Cleanup(func() { _ = f.side.Close() })
+	view, err := f.side.Conn(t.Context())
+	f.must(err)
+	_, err = view.ExecContext(t.Context(), "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ; START TRANSACTION WITH CONSISTENT SNAPSHOT")
+	f.must(err)
+	t.Cleanup(func() { _ = view.Close() })
+	f.d = f.join()
+	f.until("it owns all", func() bool { return len(f.d.Owned(flatRelay))+len(f.d.Owned(flatQueue)) == 2 })
+	return f
+}
+
+func (f *flat) join() *dispatch.Dispatcher {
+	d := dispatch.New(dispatch.Options{
+		Lease: 6 * time.Second, NewSession: func() core.Session { return core.Session(rand.Int64N(1<<62) + 1) }, Handlers: 50,
+		Routes: []dispatch.Route{{Name: flatRelay, Partitions: 1, Blocks: true}, {Name: flatQueue, Partitions: 1, Queue: true}},
+	})
+	d.SetFree(50)
+	return d
+}
+
+func (f *flat) must(err error) {
+	f.Helper()
+	if err != nil {
+		f.Fatal(err)
+	}
+}
+
+func (f *flat) exec(text string, args ...any) {
+	f.Helper()
+	if _, err := f.side.ExecContext(f.Context(), text, args...); err != nil {
+		f.Fatalf("%s: %v", text, err)
+	}
+}
+
+// read returns how many pages the server has looked at.
+func (f *flat) read() (n float64) {
+	f.Helper()
+	f.must(f.side.QueryRowContext(f.Context(), "SHOW GLOBAL STATUS LIKE 'Innodb_buffer_pool_read_requests'").Scan(new(string), &n))
+	return n
+}
+
+// count counts the pages of a call.
+func (f *flat) count(name string, fn func()) {
+	f.Helper()
+	if f.pages == nil {
+		fn()
+		return
+	}
+	before := f.read()
+	fn()
+	f.pages[name] = append(f.pages[name], f.read()-before)
+}
+
+// step lets some time pass, makes the calls that are due, and handles all that is handed out.
+func (f *flat) step() {
+	f.Helper()
+	f.now = f.now.Add(20 * time.Millisecond)
+	for calls := f.d.Calls(f.now); len(calls) > 0; calls = f.d.Calls(f.now) {
+		for _, c := range calls {
+			f.count(c.Kind().String(), func() { c.Do(f.Context(), f.st) })
+			f.must(c.Err())
+			f.d.Done(f.now, c)
+		}
+		for _, route := range []string{flatRelay, flatQueue} {
+			for _, item := range f.d.HandOut(f.now, route, 500) {
+				r := &item.Record
+				if r.Envelope.Topic == "t.fails" && r.Attempts == 0 {
+					f.d.Conclude(f.now, item, core.Retry(r, context.Canceled, 0))
+					continue
+				}
+				f.done++
+				f.d.Conclude(f.now, item, core.Published(r))
+			}
+		}
+	}
+}
+
+func (f *flat) until(what string, so func() bool) {
+	f.Helper()
+	for range 4000 {
+		if so() {
+			return
+		}
+		f.step()
+	}
+	f.Fatalf("not in 80 s: %s (%d are done)", what, f.done)
+}
+
+func (f *flat) rest(d time.Duration) {
+	for end := f.now.Add(d); f.now.Before(end); {
+		f.step()
+	}
+}
+
+func (f *flat) stage(topic, route, key string, opts ...waybill.MessageOption) {
+	f.Helper()
+	f.must(stage(f.Context(), f.s, []waybill.Message{waybill.RawMessage(topic, "text/plain", nil, append(opts, waybill.Routes(route), waybill.Key(key))...)}))
+}
+
+// work is what the engines do as long as their members stay.
+func (f *flat) work() {
+	f.Helper()
+	for range 3 {
+		goal := f.done
+		for _, route := range []string{flatRelay, flatQueue} {
+			for _, key := range []string{"", fmt.Sprint("key", f.n)} {
+				f.n++
+				f.stage("t.x", route, key)
+				f.stage("t.x", route, key, waybill.Delay(time.Millisecond))
+				f.stage("t.fails", route, key)
+				goal += 3
+			}
+		}
+		f.d.Wake(f.now, flatRelay, flatQueue)
+		f.until("all are handled", func() bool { return f.done >= goal })
+		f.rest(time.Second)
+	}
+	f.rest(20 * time.Second) // heartbeats
+}
+
+// keep is the work beside it.
+func (f *flat) keep() {
+	f.Helper()
+	for range 3 {
+		f.n++
+		f.exec(`INSERT INTO waybill_inbox (consumer, source, id, handled_at, mark) VALUES ('c', '/s', ?, `+flatNow+` - 60000000, 1)`, fmt.Sprint("old", f.n))
+		f.count("clean", func() {
+			_, err := f.s.Clean(f.Context(), "me", time.Minute)
+			f.must(err)
+		})
+		f.count("purge the inbox", func() {
+			_, err := f.s.PurgeInbox(f.Context(), "c", time.Minute, 1000)
+			f.must(err)
+		})
+		key := core.InboxKey{Consumer: "c", Source: "/s", ID: fmt.Sprint("do", f.n)}
+		f.count("do", func() {
+			_, err := f.s.Do(f.Context(), key, func(context.Context, *sql.Tx) error { return nil })
+			f.must(err)
+		})
+	}
+}
+
+const flatNow = `TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))`
+
+// die has n rows of each kind end.
+func (f *flat) die(n int) {
+	f.Helper()
+	self := int64(f.d.Session())
+	numbers := fmt.Sprintf(`(SELECT a.g + 256 * b.g AS i FROM waybill_outbox_marks a, waybill_outbox_marks b LIMIT %d) i`, n)
+	for _, route := range []string{flatRelay, flatQueue} {
+		for _, state := range []string{
+			"state, due_at, hold:1, 0, 0",
+			fmt.Sprintf("state, due_at, hold:1, 0, %d", self),
+			"state, due_at, hold:1, 0, 77",
+			"state, due_at, hold:1, " + flatNow + ", 0",
+			fmt.Sprintf("state, due_at, hold:4, "+flatNow+", %d", self),
+			"state, due_at, hold, flags, ends_at:5, 0, 0, 1, " + flatNow + " - 60000000",
+			"state, due_at, hold, ends_at:6, 0, 0, " + flatNow + " - 60000000",
+			"state, due_at, hold, ends_at:3, 0, 0, " + flatNow,
+			"state, due_at, hold, ends_at:1, " + flatNow + ", 0, " + flatNow,
+		} {
+			var columns, values string
+			for i, r := range state {
+				if r == ':' {
+					columns, values = state[:i], state[i+1:]
+				}
+			}
+			f.exec(fmt.Sprintf(`INSERT INTO waybill_outbox (route, id, topic, k, slot, attrs, body, %s) SELECT '%s', UUID(), 't', IF(i %% 2, '', CONCAT('k', i %% 50)), i %% 64, '', '', %s FROM %s`, columns, route, values, numbers))
+		}
+	}
+	f.exec(`INSERT INTO waybill_outbox_aside (seq, route, k, slot, state, due_at, ends_at, hold, flags) SELECT seq, route, k, slot, state, due_at, ends_at, hold, flags FROM waybill_outbox`)
+	f.exec(`INSERT INTO waybill_outbox_notices (route, kind, slot, seq, k, id, reason) SELECT 'r', 1, 0, 0, 'k', '', '' FROM ` + numbers)
+	f.exec(`INSERT INTO waybill_inbox (consumer, source, id, handled_at, mark) SELECT 'c', '/s', UUID(), ` + flatNow + ` - 60000000, 1 FROM ` + numbers)
+	for _, table := range []string{"outbox_aside", "outbox", "outbox_notices", "inbox"} {
+		f.exec("DELETE FROM waybill_" + table)
+	}
+}
+
+func mean(of []float64) (sum float64) {
+	for _, v := range of {
+		sum += v / float64(len(of))
+	}
+	return sum
+}
+
+// DB-28: behind rows that an open read view keeps, the calls of the engines look at no more than a page for a hundred
+// of these. A read without locks goes over the entries of an index that are gone, up to one that is there, page by
+// page; it looks up none of their rows. A locking read would look up and lock each of them.
+func TestCallsAreFlatBehindAnOldReadView(t *testing.T) {
+	t.Parallel()
+	f := newFlat(t)
+	costs := func() map[string][]float64 {
+		f.work()
+		f.keep()
+		f.pages = map[string][]float64{}
+		f.work()
+		f.keep()
+		defer func() { f.pages = nil }()
+		return f.pages
+	}
+	f.work()
+	f.die(100)
+	before := costs()
+	const each, kinds = 2000, 18
+	f.die(each)
+	f.rest(2 * time.Minute)
+	after := costs()
+	for _, call := range slices.Sorted(maps.Keys(after)) {
+		x, y := mean(before[call]), mean(after[call])
+		t.Logf("%s: %.0f pages, %.0f behind what has ended", call, x, y)
+		if y > 2*x+each*kinds/100 {
+			t.Errorf("%s: looks at %.0f pages behind what has ended, and %.0f before", call, y, x)
+		}
+	}
+}
