@@ -129,8 +129,8 @@ func (r *runner) blame(m *message, v *verdict) {
 	defer r.mu.Unlock()
 	var since time.Time
 	v.of, since = r.load.aside.met(m)
-	limit := r.opts.OutageLimit
-	if v.of.alone == 0 || limit < 0 || time.Since(since) < limit || r.pause.state != open && !(r.load.aside.trials[m] && r.load.aside.full) {
+	limit, own := r.opts.OutageLimit, r.pause.state == open || r.load.aside.trials[m] && r.load.aside.full
+	if v.of.alone == 0 || limit < 0 || time.Since(since) < limit || !own {
 		return
 	}
 	*v = r.judge.park(m.d, orElse(waybill.ReasonOf(v.err), waybill.ReasonDeliveries), fmt.Errorf("it has met outages for %s, while other messages of the queue "+
