@@ -54,7 +54,7 @@ func systems() []system {
 			}, oursSays: "relay to RabbitMQ",
 		},
 		{
-			name: "protean", version: "protean 0.18.0", settings: "server to Redis, with its start; 100 a tick, no pause", backlog: 2000, toRedis: true,
+			name: "protean", version: "protean 0.18.0", settings: "server to Redis, with its start; 100 a tick, no pause", backlog: 1000, toRedis: true,
 			oursSays: "relay to Redis",
 		},
 	}
@@ -123,7 +123,7 @@ func (s *servers) drainOf(ctx context.Context, name, python, broker string, n in
 		return one, err
 	}
 	defer func() { err = errors.Join(err, pg.Close(ctx)) }()
-	runCtx, cancel := context.WithTimeout(ctx, 10*time.Minute)
+	runCtx, cancel := context.WithTimeout(ctx, 20*time.Minute)
 	defer cancel()
 	url, _, _ := strings.Cut(pg.DSN, "?") // not every client knows the parameters
 	cmd := exec.CommandContext(runCtx, python, "systems/drain.py", name, url, broker, strconv.Itoa(n))

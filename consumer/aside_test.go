@@ -261,6 +261,43 @@ func TestOutageOfOneMessageAfterOneOfAll(t *testing.T) {
 	})
 }
 
+// A broker that was told to send one message for a probe is told of the others when the outage is that of one message
+// alone, also if that one came again: all handlers work beside it.
+func TestHandlersWorkBesideAMessageThatCameAgain(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		const handlers = 4
+		f := &far{bus: declared(t), trip: time.Millisecond}
+		f.bus.redeliver = func(d *waybill.Delivery) {
+			if d.Envelope.ID == "bad" {
+				d.Redeliveries = 1
+			}
+		}
+		var running, most, good atomic.Int32
+		stop := start(t, &sending{f}, consumer.Options{Concurrency: handlers}, waybill.Subscription{}, handle(func(_ context.Context, d *waybill.Delivery) error {
+			if d.Envelope.ID == "bad" {
+				return waybill.Outage(errBoom)
+			}
+			most.Store(max(most.Load(), running.Add(1)))
+			travel(time.Second)
+			running.Add(-1)
+			good.Add(1)
+			return nil
+		}))
+		f.send(t, messages(1, waybill.ID("bad"))...)
+		patience.Pass(t, 3*time.Minute)
+		f.publish(t, 10*handlers)
+		patience.Pass(t, 3*time.Minute)
+		if n := good.Load(); n != 10*handlers {
+			t.Errorf("%d of %d messages were handled", n, 10*handlers)
+		}
+		if n := most.Load(); n < handlers-1 { // one can run the bad one
+			t.Errorf("at most %d of %d handlers worked at the same time", n, handlers)
+		}
+		stop()
+	})
+}
+
 // CO-05: a handler that still runs when a pause begins keeps the place of its message at the broker. The probe gets
 // another place.
 func TestProbeBesideHandlersThatRun(t *testing.T) {
