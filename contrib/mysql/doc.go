@@ -58,7 +58,7 @@
 // no lock. With [New] there is one pool, and the server's wait_timeout decides.
 //
 // The wait of a statement is bounded by innodb_lock_wait_timeout; that error is an outage. A body and its row must fit
-// in max_allowed_packet.
+// in max_allowed_packet: Check compares it with Options.Limits.
 //
 // The outbox table has three indexes: its order, ids, keys. A record that waits for a time, expires, was held or has
 // ended has a row in waybill_outbox_aside, too, and a dedupe key has one in waybill_outbox_dedupe; each costs a

@@ -28,6 +28,7 @@ const (
 
 const (
 	duplicateEntry = 1062
+	packetTooLarge = 1153
 	lockTimeout    = 1205
 )
 
@@ -86,6 +87,9 @@ func classify(op string, err error) error {
 		e.Class, e.Err = waybill.ClassOutage, fmt.Errorf("%w: %w: run Migrate, or correct the grants, the data source name and the server's settings (README, Settings)", waybill.ErrMisconfigured, err)
 	case kindTooBig:
 		e.Class, e.Reason = waybill.ClassPermanent, waybill.ReasonTooLarge
+		if number(err) == packetTooLarge || errors.Is(err, mysql.ErrPktTooLarge) {
+			e.Err = fmt.Errorf("%w: a message is larger than the server's max_allowed_packet, or the driver's maxAllowedPacket: raise it, or lower Limits.MaxMessageBytes", err)
+		}
 	case kindUnknown:
 		if number(err) == duplicateEntry {
 			e.Class = waybill.ClassRejected

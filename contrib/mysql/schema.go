@@ -43,6 +43,9 @@ func (s *Store) Migrate(ctx context.Context) error {
 	return nil
 }
 
+// rowReserve is what the statement of a message has beside its body, names and headers, with some to spare.
+const rowReserve = 64 << 10
+
 // Check finds a server that cannot keep the promises, tables that are missing or have another shape, and a login that
 // may not read them. All errors match waybill.ErrMisconfigured, but those of class outage.
 func (s *Store) Check(ctx context.Context) error {
@@ -62,11 +65,12 @@ func (s *Store) Check(ctx context.Context) error {
 	if _, err := w.one(ctx, []any{&log, &commits, &completion, &format}, `SELECT @@log_bin, @@autocommit, @@completion_type, @@binlog_format`); err != nil {
 		return classify("check", err)
 	}
-	app, limit, mode, careful, texts, literals := &work{s: s, q: s.db}, "", "", 0, "", ""
-	if _, err := app.one(ctx, []any{&limit, &mode, &careful, &texts, &literals},
-		`SELECT CAST(@@sql_select_limit AS CHAR), @@sql_mode, @@sql_safe_updates, @@character_set_client, @@character_set_connection`); err != nil {
+	app, limit, mode, careful, texts, literals, packet := &work{s: s, q: s.db}, "", "", 0, "", "", 0
+	if _, err := app.one(ctx, []any{&limit, &mode, &careful, &texts, &literals, &packet},
+		`SELECT CAST(@@sql_select_limit AS CHAR), @@sql_mode, @@sql_safe_updates, @@character_set_client, @@character_set_connection, @@max_allowed_packet`); err != nil {
 		return classify("check", err)
 	}
+	most := s.opts.Limits.WithDefaults().MaxMessageBytes
 	galera, err := w.one(ctx, []any{new(string), new(string)}, `SHOW VARIABLES WHERE Variable_name = 'wsrep_on' AND Value NOT IN ('OFF', '0')`)
 	if err != nil {
 		return classify("check", err)
@@ -89,6 +93,9 @@ func (s *Store) Check(ctx context.Context) error {
 	case texts != "utf8mb4" || literals != "utf8mb4" && literals != "binary":
 		return misconfigured("character_set_client is %s and character_set_connection is %s, with which keys and headers are stored as other texts: "+
 			"set both to utf8mb4 (charset=utf8mb4 in the data source name), or use Open, which does it for its connections", texts, literals)
+	case packet < most+rowReserve:
+		return misconfigured("max_allowed_packet is %d: the server ends the connection at a larger statement, and a message may have %d bytes beside %d of its row: "+
+			"raise it, or lower Options.Limits.MaxMessageBytes", packet, most, rowReserve)
 	case oddMode.MatchString(mode):
 		return misconfigured("sql_mode has %s, with which statements mean something else: set another one, in the data source name, too", oddMode.FindString(mode))
 	case log != "0" && format == "STATEMENT":

@@ -3,6 +3,7 @@ package waybillmysql_test
 // Settings of a server with which a store would stand still, or lose what it has promised, asked one by one.
 
 import (
+	"bytes"
 	"database/sql"
 	"errors"
 	"fmt"
@@ -162,6 +163,34 @@ func TestUnsyncedLogs(t *testing.T) {
 		}
 		if _, err := admin.ExecContext(t.Context(), c.back); err != nil {
 			t.Fatal(err)
+		}
+	}
+}
+
+// Messages that fit into a packet by themselves fit together, too: a batch is larger than the server's limit, and none
+// of its messages is. Check refuses a server whose limit is below that of the store.
+func TestPacketLimit(t *testing.T) {
+	t.Parallel()
+	server, _ := ownServer(t, "--skip-log-bin", "--max-allowed-packet=1M")
+	dsn := newDatabase(t, server.dsn)
+	for _, params := range []string{"", "?interpolateParams=true"} {
+		s := openAt(t, dsn+params, waybillmysql.Options{})
+		if err := s.Migrate(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		batch := make([]waybill.Message, 30)
+		for i := range batch {
+			batch[i] = waybill.RawMessage("t", "", bytes.Repeat([]byte{0}, 100<<10)) // each is two bytes when it is interpolated
+		}
+		if err := stage(t.Context(), s, batch); err != nil {
+			t.Errorf("%s: a batch whose messages fit: %v", params, err)
+		}
+		if err := s.Check(t.Context()); err != nil {
+			t.Errorf("%s: the check: %v", params, err)
+		}
+		large := openAt(t, dsn+params, waybillmysql.Options{Limits: waybill.Limits{MaxMessageBytes: 1 << 20}})
+		if err := large.Check(t.Context()); !errors.Is(err, waybill.ErrMisconfigured) || !strings.Contains(err.Error(), "max_allowed_packet") {
+			t.Errorf("%s: the check of a store for messages above the limit: %v", params, err)
 		}
 	}
 }

@@ -10,10 +10,12 @@ import (
 	"github.com/waybill-go/waybill/hlc"
 )
 
-// The bounds of one INSERT: rows, and bytes, since the server refuses packets beyond max_allowed_packet.
+// The bounds of one INSERT of several messages: rows, and bytes, since the server refuses packets beyond
+// max_allowed_packet. A driver that interpolates can send twice as many bytes. So messages that fit by themselves fit
+// together, too, with any limit of a mebibyte and more.
 const (
 	rowsPerInsert  = 500
-	bytesPerInsert = 4 << 20
+	bytesPerInsert = 256 << 10
 )
 
 const (
@@ -54,8 +56,10 @@ func (s *Store) StageRows(ctx context.Context, tx *sql.Tx, rows ...core.StagedRo
 	}
 	for from := 0; from < len(rows); {
 		to, size := from+1, rows[from].Envelope.Size()
-		for to < len(rows) && !rows[from].Replace && !rows[to].Replace && to-from < rowsPerInsert && size < bytesPerInsert {
-			size += rows[to].Envelope.Size()
+		for to < len(rows) && !rows[from].Replace && !rows[to].Replace && to-from < rowsPerInsert {
+			if size += rows[to].Envelope.Size(); size > bytesPerInsert {
+				break
+			}
 			to++
 		}
 		if err := w.stage(ctx, rows[from:to], staged[from:to]); err != nil {
