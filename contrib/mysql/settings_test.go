@@ -180,7 +180,8 @@ func TestPacketLimit(t *testing.T) {
 		}
 		batch := make([]waybill.Message, 30)
 		for i := range batch {
-			batch[i] = waybill.RawMessage("t", "", bytes.Repeat([]byte{0}, 100<<10)) // each is two bytes when it is interpolated
+			// A zero byte is two bytes when it is interpolated.
+			batch[i] = waybill.RawMessage("t", "", bytes.Repeat([]byte{0}, 100<<10))
 		}
 		if err := stage(t.Context(), s, batch); err != nil {
 			t.Errorf("%s: a batch whose messages fit: %v", params, err)
