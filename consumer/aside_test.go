@@ -268,7 +268,7 @@ func TestHandlersWorkBesideAMessageThatCameAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const handlers = 4
 		f := &far{bus: declared(t), trip: time.Millisecond}
-		f.bus.redeliver = func(d *waybill.Delivery) {
+		f.redeliver = func(d *waybill.Delivery) {
 			if d.Envelope.ID == "bad" {
 				d.Redeliveries = 1
 			}
