@@ -88,13 +88,7 @@ func StartPostgres(ctx context.Context, opts PostgresOptions) (*PostgresServer, 
 	if err != nil {
 		return nil, err
 	}
-	// SCRAM costs the server 2 ms a connection and more, and the race detector 17 ms: it is for the servers whose
-	// connections are about security.
-	stored := "md5"
-	if opts.TLS != nil {
-		stored = "scram-sha-256"
-	}
-	tmpl, err := postgresTemplate(bin, as, stored)
+	tmpl, err := postgresTemplate(bin, as)
 	if err != nil {
 		return nil, err
 	}
@@ -120,6 +114,7 @@ func (s *PostgresServer) create(ctx context.Context, template string) error {
 	if err := run(ctx, s.as, s.dir, os.Environ(), "cp", "-a", template, s.data()); err != nil {
 		return err
 	}
+	// SCRAM costs the race detector 17 ms a connection: it is for the servers whose connections are about security.
 	host, method := "host", "password"
 	if s.opts.TLS != nil {
 		host, method = "hostssl", "scram-sha-256"
@@ -341,17 +336,16 @@ func execPostgres(ctx context.Context, dsn, sql string) error {
 type template struct{ dir, password string }
 
 var (
-	templateMu sync.Mutex
-	templates  = map[string]*template{} // by the form of their passwords
+	templateMu    sync.Mutex
+	templateCache *template
 )
 
-// postgresTemplate runs initdb once a process and form of passwords, scram-sha-256 or md5; every server gets a copy of
-// its result, and stores new passwords in the same form.
-func postgresTemplate(bin string, as *account, stored string) (*template, error) {
+// postgresTemplate runs initdb once a process; every server gets a copy of its result.
+func postgresTemplate(bin string, as *account) (*template, error) {
 	templateMu.Lock()
 	defer templateMu.Unlock()
-	if t := templates[stored]; t != nil {
-		return t, nil
+	if templateCache != nil {
+		return templateCache, nil
 	}
 	dir, err := newDir("postgres-template", as)
 	if err != nil {
@@ -368,11 +362,11 @@ func postgresTemplate(bin string, as *account, stored string) (*template, error)
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	err = run(ctx, as, dir, []string{"LANG=C.UTF-8", "PATH=/usr/bin:/bin"}, filepath.Join(bin, "initdb"),
-		"-D", t.dir, "-U", "postgres", "-A", stored, "--pwfile="+pwfile, "-E", "UTF8", "--no-locale", "--no-sync")
+		"-D", t.dir, "-U", "postgres", "-A", "scram-sha-256", "--pwfile="+pwfile, "-E", "UTF8", "--no-locale", "--no-sync")
 	if err != nil {
 		return nil, err
 	}
-	templates[stored] = t
+	templateCache = t
 	return t, nil
 }
 
