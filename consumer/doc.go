@@ -63,14 +63,11 @@
 //   - A paused subscription releases the messages that it has not started, and the broker sends it none. After 1 s,
 //     doubled up to 30 s, it asks the handlers' checks and probes with one message. The first probe that shows no
 //     outage ends the pause. A probe runs as long as its handler does.
-//   - A message that has failed as a probe twice waits aside, so that another one probes. So one that is handled is
-//     found behind k others after 2·k probes. Other processes can have a message that waits aside after five minutes.
+//   - A message that has failed as a probe twice waits aside, so that another one probes. When all possible probes have
+//     failed, nothing is held for a hundred probes.
 //   - A message that meets an outage again, although one that began later was handled, does not pause the subscription.
-//     It waits aside at no cost, its key goes on unless InOrder is set, and it is parked after Options.OutageLimit.
-//   - Up to 500 messages of 32 MiB wait aside, besides Prefetch. When there is no room for another one, one of them
-//     probes in turn. If no message behind them was ever handled, nothing tells that from an outage of all.
-//   - With InOrder such a message holds its key, and counts for Prefetch: with Prefetch of them nothing else comes
-//     until one is handled or parked.
+//     It waits aside at no cost, its key goes on unless InOrder is set, and it is parked after Options.OutageLimit. Up
+//     to half of the prefetch can wait aside.
 //   - With InOrder, or over a transport without core.Pauser, a paused subscription may hold up to Prefetch messages
 //     that the broker has sent ahead. Other consumers of the queue do not get these until the pause ends.
 //

@@ -74,9 +74,8 @@ func (r *runner) observe(m *message, v *verdict) turn {
 	if v.healthy {
 		r.load.aside.handled(m)
 	}
-	// An outage of the message's own begins no pause: the message waits aside. But a pause goes on until a probe is
-	// handled, so that messages probe no more often than its delays allow.
-	v.outage = v.outage && (v.of.alone == 0 || probed)
+	// An outage of the message's own pauses nothing: the message waits aside.
+	v.outage = v.outage && v.of.alone == 0
 	p.handlers = p.handlers || v.outage
 	switch {
 	case v.outage && !r.stopping && (probed || p.state == open):

@@ -2,7 +2,6 @@ package consumer
 
 import (
 	"fmt"
-	"math/bits"
 	"slices"
 	"time"
 
@@ -98,14 +97,11 @@ func (l *load) restart(now time.Time) {
 	l.prefetch, l.since, l.settled = l.least, now, 0
 }
 
-// stuck returns how many held deliveries wait for their key, or for the lock of another program.
-func (b *batching) stuck() int { return b.behind + b.load.locked }
+// stuck returns how many held deliveries wait for their key, aside, or for the lock of another program.
+func (b *batching) stuck() int { return b.behind + len(b.load.aside.waiting) + b.load.locked }
 
-// counted returns how many held deliveries count for the bound: those that do not wait aside.
-func (l *load) counted() int { return l.held - len(l.aside.waiting) }
-
-// bound returns how many deliveries may be held, apart from those that wait aside, of which so many are stuck. Those do
-// not count, up to one for each handler, so that they keep no handler idle.
+// bound returns how many deliveries may be held, of which so many are stuck. Those do not count, up to one for each
+// handler, so that they keep no handler idle.
 func (l *load) bound(stuck int) int {
 	switch {
 	case l.most == 0:
@@ -125,7 +121,7 @@ func (l *load) fit(n int) int {
 		return min(n, firstAsk)
 	}
 	fits := int((l.bytes - l.heldBytes) / l.body)
-	if l.counted() == l.locked {
+	if l.held == len(l.aside.waiting)+l.locked {
 		fits = max(fits, 1)
 	}
 	return min(n, fits)
@@ -134,7 +130,15 @@ func (l *load) fit(n int) int {
 // free returns how many more deliveries may be asked for.
 func (b *batching) free() int {
 	l := &b.load
-	return max(l.fit(l.bound(b.stuck())-l.counted()), 0)
+	return max(l.fit(l.bound(b.stuck())-l.held), 0)
+}
+
+// roomAside returns how many messages may wait aside.
+func (l *load) roomAside() int {
+	if l.most > 0 {
+		return l.few
+	}
+	return l.prefetch / 2
 }
 
 // came notes messages that are held now.
@@ -201,7 +205,7 @@ func (r *runner) look() {
 	// At this pace the messages that are ready would wait for longer than holdTime, which is slowLooks looks.
 	slow := busy && l.pace*slowLooks < r.ready.len()
 	l.slow = countIf(slow, l.slow)
-	l.idle = countIf(l.counted() == 0, l.idle)
+	l.idle = countIf(l.held == 0, l.idle)
 	l.pace = 0
 	switch {
 	case r.stopping:
@@ -211,7 +215,7 @@ func (r *runner) look() {
 		l.goBack = true
 	case l.idle >= idleLooks:
 		l.why = "there was nothing to do"
-	case l.prefetch > l.least || l.counted() > l.least:
+	case l.prefetch > l.least || l.held > l.least:
 		l.looks.Reset(lookEvery)
 		return
 	default:
@@ -252,7 +256,7 @@ func (r *runner) giveBackWaiting() {
 	if !back {
 		return
 	}
-	all := r.newest(l.counted() - l.unsettled - l.bound(r.behind))
+	all := r.newest(l.held - l.unsettled - l.bound(r.behind+len(l.aside.waiting)))
 	r.tel.count(r.settleCtx, r.tel.givenBack, len(all))
 	r.release(all)
 }
@@ -283,12 +287,11 @@ func (s *schedule) newest(n int) []*message {
 func (l *load) stays() int { return l.held - l.unsettled + l.locked }
 
 // ahead returns how many messages the broker may send ahead; s holds the number that it was told. It is told seldom: at
-// twice as many, or at a quarter; of those that wait aside it is told the next power of two. While a message probes,
-// the broker may send that one beside those that stay here. mu is held.
+// twice as many, or at a quarter. While a message probes, the broker may send that one beside those that stay here. mu
+// is held.
 func (r *runner) ahead(s *session) int {
 	l := &r.load
-	aside := powerOfTwo(len(l.aside.waiting) + len(l.aside.trials))
-	want := l.bound(r.stuck()) + aside
+	want := l.bound(r.stuck())
 	switch {
 	case r.pause.state == probing:
 		return l.stays() + 1
@@ -300,21 +303,13 @@ func (r *runner) ahead(s *session) int {
 		return max(s.flow, want) // what was sent is here: a smaller number would help nobody
 	}
 	n := l.few
-	for n < want-aside {
+	for n < want {
 		n *= 2
 	}
-	if n = min(n, l.most) + aside; n > s.flow || l.goBack || s.flow >= 4*n && time.Since(s.flowSince) >= flowLowers {
+	if n = min(n, l.most); n > s.flow || l.goBack || s.flow >= 4*n && time.Since(s.flowSince) >= flowLowers {
 		return n
 	}
 	return s.flow
-}
-
-// powerOfTwo returns the least power of two that is not less than n; 0 for 0.
-func powerOfTwo(n int) int {
-	if n == 0 {
-		return 0
-	}
-	return 1 << bits.Len(uint(n-1))
 }
 
 // holds says, for Health, how many deliveries are held, and why no more. mu is held.

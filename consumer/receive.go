@@ -147,12 +147,6 @@ func (r *runner) room() (limit int, wait time.Duration) {
 			return 0, wait
 		}
 		p.state = probing
-		if r.load.aside.full {
-			r.turnAside() // one that waits aside probes
-		}
-		if p.probe != nil {
-			return 0, 0
-		}
 		return 1, 0
 	case probing:
 		if p.probe != nil {
@@ -217,8 +211,7 @@ func (r *runner) accept(ctx context.Context, s *session, ds []*waybill.Delivery)
 //  2. The run stops, or the subscription is paused: it goes back.
 //  3. Its key yields: it goes back, and the key waits until it has (yield.go).
 //  4. Another message probes: it goes back.
-//  5. It has waited aside before: it does so again (aside.go).
-//  6. It is scheduled. A suspect has the messages that wait aside go back first.
+//  5. It is scheduled. A suspect has the messages that wait aside go back first.
 func (r *runner) place(ctx context.Context, messages []message) {
 	p := &r.pause
 	unstored := r.unstored.any()
@@ -239,7 +232,6 @@ func (r *runner) place(ctx context.Context, messages []message) {
 			r.settle(m, m.refused.ack)
 		case back, probes && p.probe != nil:
 			r.settle(m, core.AckRelease(m.d))
-		case r.waitsAgain(m):
 		default:
 			if probes {
 				p.probe = m

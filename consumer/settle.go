@@ -124,7 +124,7 @@ func (r *runner) queue(m *message, ack core.Ack) {
 // first is also settled first. mu is held.
 func (r *runner) hurry(l *settleWorker) {
 	idle := r.running == 0 && r.ready.len() == 0 && !r.sub.InOrder
-	if idle && len(l.pending.list) > 0 && l.busy < mostSettles && 4*r.load.counted() >= r.load.bound(0) {
+	if idle && len(l.pending.list) > 0 && l.busy < mostSettles && 4*r.load.held >= r.load.bound(0) {
 		r.start(l)
 	}
 }
@@ -153,7 +153,6 @@ func (r *runner) settleAlone(m *message, ack core.Ack) {
 func (r *runner) release(messages []*message) {
 	for _, m := range messages {
 		r.pause.endProbe(m)
-		r.endTrial(m, nil)
 		r.settle(m, core.AckRelease(m.d))
 	}
 }

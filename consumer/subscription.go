@@ -83,9 +83,6 @@ func (h holding) request(sub *waybill.Subscription) core.Subscription {
 		asked.Prefetch, asked.MaxPrefetch = first, sub.Prefetch
 	}
 	asked.ReceiveBytes = mostReceivedBytes
-	if !sub.InOrder {
-		asked.MaxAside = mostAside
-	}
 	if len(asked.RetryDelays) == 0 && sub.Retry.Kind == waybill.BackoffCustom {
 		asked.RetryDelays = DefaultRetry().Delays // so that a transport with fixed delays has some to round to
 	}

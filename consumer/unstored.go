@@ -138,6 +138,5 @@ func (r *runner) allStored() turn {
 		return turn{}
 	}
 	*p = pause{probe: p.probe}
-	r.turnAside()
 	return turn{changed: true, state: open}
 }

@@ -157,8 +157,6 @@ func (r *runner) finish(j job, v verdict) job {
 //	done, release               | is settled; its key goes on at once
 func (r *runner) apply(m *message, v *verdict) (held bool, t turn) {
 	held = v.inPlace && !r.stopping
-	trial := r.load.aside.trials[m]
-	r.endTrial(m, v)
 	aside := r.goesAside(m, v)
 	switch {
 	case aside: // below, when the pause is known
@@ -176,11 +174,8 @@ func (r *runner) apply(m *message, v *verdict) (held bool, t turn) {
 		r.settle(m, v.ack)
 	}
 	t = r.observe(m, v)
-	switch {
-	case aside:
+	if aside {
 		r.putAside(m, v)
-	case trial || t.changed:
-		r.turnAside()
 	}
 	return held, t
 }

@@ -181,9 +181,6 @@ type Subscription struct {
 	// MaxPrefetch, if not 0, says that the consumer adapts how many deliveries it holds. It begins with Prefetch,
 	// and goes up to MaxPrefetch. It tells a [Pauser] by Resume, any other receiver by the limit of Receive.
 	MaxPrefetch int
-	// MaxAside is how many deliveries more the consumer may hold, beyond Prefetch or MaxPrefetch: those that it
-	// keeps until an outage ends, so that others come. A [Pauser] is told by Resume.
-	MaxAside int
 	// ReceiveBytes, if not 0, bounds the bodies that one Receive returns, in bytes: it ends with the delivery that
 	// reaches the bound; see [Subscription.Fit]. The consumer cannot know how large the next bodies are. A
 	// transport that takes messages before a Receive asks for them has a bound of its own for these.

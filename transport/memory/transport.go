@@ -265,7 +265,7 @@ func (t *Transport) Subscribe(ctx context.Context, sub core.Subscription) (core.
 func prefetch(sub core.Subscription) int {
 	switch {
 	case sub.Prefetch > 0:
-		return max(sub.Prefetch, sub.MaxPrefetch) + sub.MaxAside
+		return max(sub.Prefetch, sub.MaxPrefetch)
 	case sub.Concurrency > 0:
 		return 2 * sub.Concurrency
 	default:

@@ -123,7 +123,6 @@ func newReceiver(ctx context.Context, t *Transport, sub *core.Subscription, q Qu
 	default:
 		b.handlers = min(b.handlers, b.prefetch)
 	}
-	b.handlers, b.prefetch = b.handlers+sub.MaxAside, b.prefetch+sub.MaxAside
 	r := &receiver{
 		t: t, opts: q, queue: sub.Queue, bounds: b, drop: sub.DropFailed,
 		changed: make(chan struct{}), closing: closing{ended: make(chan struct{})}, out: map[*dispatch.Item]*holding{},
