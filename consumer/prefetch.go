@@ -283,7 +283,7 @@ func (s *schedule) newest(n int) []*message {
 }
 
 // stays returns the number of deliveries that are here, without those that a settle is about to end. Each takes a place
-// of what the broker may send ahead.
+// among the messages that the broker may send ahead.
 func (l *load) stays() int { return l.held - l.unsettled + l.locked }
 
 // ahead returns how many messages the broker may send ahead; s holds the number that it was told. It is told seldom: at

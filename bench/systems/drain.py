@@ -2,8 +2,8 @@
 
 usage: drain.py SYSTEM POSTGRES_URL BROKER_URL COUNT
 
-It prints "full" when the backlog is there, waits for a line on standard input, drains, and prints "empty". So the caller
-sees when the work began and ended.
+It prints "full" when the backlog is there, waits for a line on standard input, drains, and prints "empty". So the
+caller sees when the work began and ended.
 """
 
 import asyncio

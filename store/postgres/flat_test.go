@@ -4,8 +4,8 @@ package postgres_test
 // ends, and each statement of the engines is counted alone.
 //
 // The other stores have no such test. A snapshot in SQLite keeps former pages in the log, and a page of today has no
-// row that ended. MongoDB ends a transaction after a minute, and keeps the history of five minutes, unless its operator
-// says otherwise. MySQL keeps what ended as Postgres does; the test in contrib/mysql counts pages there.
+// row that ended. MongoDB ends a transaction after a minute, and keeps the history of five minutes, by its defaults.
+// MySQL keeps what ended as Postgres does; the test in contrib/mysql counts pages there.
 
 import (
 	"context"
