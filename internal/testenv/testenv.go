@@ -25,7 +25,7 @@ const Background = "github.com/waybill-go/waybill/internal/testenv.background"
 
 // IdleMongoDB is what reads from a connection that stands in for MongoDB: idle ones live as long as the process, and
 // the driver of Postgres leaves a reader behind on one that was slow to write.
-const IdleMongoDB = "github.com/jackc/pgx/v5/pgconn/internal/bgreader.(*BGReader).bgRead"
+const IdleMongoDB = "github.com/waybill-go/waybill/internal/testenv/mongoproxy.upstream.Read"
 
 // ErrUnavailable says that a server can neither be found nor started on this machine. The message says what to do about
 // it.

@@ -21,7 +21,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction(testenv.Background))
+	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction(testenv.Background), goleak.IgnoreAnyFunction(testenv.IdleMongoDB))
 }
 
 var (

@@ -94,8 +94,19 @@ func (p *Proxy) connect(ctx context.Context) (*pgx.Conn, error) {
 			_ = c.CancelRequest(soon) // it goes on waiting
 		}
 	}
+	dial := cfg.DialFunc
+	cfg.DialFunc = func(ctx context.Context, network, addr string) (net.Conn, error) {
+		c, err := dial(ctx, network, addr)
+		return upstream{c}, err
+	}
 	return pgx.ConnectConfig(ctx, cfg)
 }
+
+// upstream is a connection to PostgreSQL. The driver may leave a reader behind on one that was slow to write; by Read in
+// its stack a check of goroutines tells it from one of a connection that somebody forgot.
+type upstream struct{ net.Conn }
+
+func (u upstream) Read(p []byte) (int, error) { return u.Conn.Read(p) }
 
 func (p *Proxy) release(c *pgx.Conn) {
 	p.mu.Lock()
