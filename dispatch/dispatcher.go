@@ -112,8 +112,12 @@ func (d *Dispatcher) Done(now time.Time, c *Call) {
 	}
 	d.presence.note(c)
 	c.op.done(c)
+	if c.kind != CallHeartbeat {
+		return
+	}
+	d.presence.paceShow()
 	// A slow store leaves too little of the grace to start anything with a token: the member withdraws the token.
-	if c.kind == CallHeartbeat && d.presence.slow && d.presence.shown != 0 {
+	if d.presence.slow && d.presence.shown != 0 {
 		d.self.renewNow = true
 	}
 }

@@ -32,7 +32,7 @@ const (
 // nothing is handed out.
 func (d *Dispatcher) heartbeatDue() time.Time {
 	at := earliest(d.self.renewAt(), d.peers.heartbeatAt)
-	at = earliest(earliest(at, d.handlers.tellAt(d.peers.others())), d.staleAt())
+	at = earliest(earliest(at, d.handlers.tellAt(d.peers.others())), earliest(d.staleAt(), d.presence.showDue()))
 	if !d.self.joined || len(d.peers.evictions) > 0 || len(d.peers.transfers) > 0 || d.self.renewNow || d.self.stopping && d.idleForLeave() {
 		at = d.now
 	}
@@ -91,7 +91,8 @@ func (d *Dispatcher) heartbeat() *Call {
 
 // renews reports whether the next Heartbeat is a renewal. Otherwise it only reads the membership.
 func (d *Dispatcher) renews() bool {
-	return !d.self.joined || d.self.renewNow || len(d.presence.suspicions) > 0 || !d.now.Before(d.self.renewAt()) ||
+	at := earliest(d.self.renewAt(), d.presence.showDue())
+	return !d.self.joined || d.self.renewNow || len(d.presence.suspicions) > 0 || !d.now.Before(at) ||
 		len(d.peers.transfers)+len(d.peers.evictions) > 0 || d.self.stopping
 }
 

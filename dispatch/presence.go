@@ -14,13 +14,18 @@ import (
 //
 // A lost connection is not a dead process. A member that is suspected, or that lost its connection, renews at once
 // without a token. Until it has a new token, only its lease counts. So does a member whose renewal took so long that
-// hardly anything of the grace was left: with a token it would start nothing, however slow the store is.
+// hardly anything of the grace was left: with a token it would start nothing, however slow the store is. It tries again
+// soon: its lease can be long.
 
 // grace is how long a member may be suspected and say nothing.
 const grace = 500 * time.Millisecond
 
 // slowHeartbeat is how long a Heartbeat may take so that the member shows a token. The rest of the grace is for work.
 const slowHeartbeat = grace / 2
+
+// showPause is how long after a slow Heartbeat a member renews that waits to show its token. The pause doubles with
+// each slow one that ends such a pause, up to the usual third of the lease, so that a slow store is not loaded more.
+const showPause = time.Second
 
 // presence is what the member shows of itself, and which members it misses.
 type presence struct {
@@ -29,6 +34,8 @@ type presence struct {
 	shown      int64     // the token in the store, perhaps; 0: others go by the lease alone
 	suspected  bool      // another member misses it
 	slow       bool      // the latest Heartbeat took too long to show a token
+	showAt     time.Time // when the member renews after a slow Heartbeat, if its token waits to be shown
+	showPause  time.Duration
 	answered   time.Time // when the latest answered statement was sent that shows that suspicion
 	suspicions []core.Suspicion
 }
@@ -55,6 +62,25 @@ func (p *presence) toShow() int64 {
 		return 0
 	}
 	return p.token
+}
+
+// paceShow schedules the renewal that is to show a token, once a Heartbeat is taken in.
+func (p *presence) paceShow() {
+	switch {
+	case !p.slow && p.shown != 0:
+		p.showPause = 0
+	case p.slow && !p.now.Before(p.showAt):
+		p.showPause = min(max(2*p.showPause, showPause), p.opts.Lease/3)
+		p.showAt = p.now.Add(p.showPause)
+	}
+}
+
+// showDue returns when the member is to renew for its token; zero = no token waits for a store that was slow.
+func (p *presence) showDue() time.Time {
+	if p.token == 0 || p.shown != 0 {
+		return time.Time{}
+	}
+	return p.showAt
 }
 
 // startBy returns until when work may be started, if the lease lasts until deadline.

@@ -258,6 +258,75 @@ func TestSlowStoreStopsNobody(t *testing.T) { // DB-24
 	}
 }
 
+// TestTokenIsShownSoonAfterASlowHeartbeat: a member waits seconds, not a third of its lease, until it shows its token
+// once more. While its store stays slow, it asks ever less often.
+func TestTokenIsShownSoonAfterASlowHeartbeat(t *testing.T) { // DB-24
+	t.Parallel()
+	w := newSmall(t)
+	w.start()
+	w.d.opts.Lease = time.Hour
+	slow, heartbeats := true, 0
+	w.call = func(c *Call) {
+		c.Do(context.Background(), w.st)
+		if c.kind == CallHeartbeat {
+			if heartbeats++; slow {
+				w.now = w.now.Add(slowHeartbeat)
+			}
+		}
+	}
+	shows := func(want int64) {
+		t.Helper()
+		if got := w.membership().Members[0].Presence; got != want {
+			t.Errorf("it shows %d, want %d", got, want)
+		}
+	}
+	pass := func(d time.Duration) {
+		t.Helper()
+		calls := 0
+		for end := w.now.Add(d); w.now.Before(end); w.now = later(w.now.Add(time.Millisecond), w.d.Next()) {
+			for _, c := range w.d.Calls(w.now) {
+				w.call(c)
+				w.d.Done(w.now, c)
+			}
+			if calls++; calls > 100_000 {
+				t.Fatal("it calls its store in a loop")
+			}
+		}
+	}
+
+	w.step() // it joins slowly
+	slow = false
+	w.d.SetPresence(7)
+	pass(5 * time.Second)
+	shows(7)
+
+	slow, heartbeats = true, 0
+	w.d.SetAble("r", false) // a renewal
+	for heartbeats == 0 {
+		w.step()
+	}
+	slow = false
+	pass(100 * time.Millisecond)
+	shows(0)
+	pass(5 * time.Second)
+	shows(7)
+
+	pass(time.Minute) // no activity is left
+	slow, heartbeats = true, 0
+	w.d.SetAble("r", true)
+	pass(time.Hour)
+	shows(0)
+	if heartbeats < 10 || heartbeats > 20 {
+		t.Errorf("it made %d Heartbeats in an hour of slow ones, want about 15: at 1, 2, 4 ... 1,024 s, and three renewals", heartbeats)
+	}
+	slow, heartbeats = false, 0
+	pass(time.Hour / 2)
+	shows(7)
+	if heartbeats > 5 {
+		t.Errorf("it made %d Heartbeats in half an hour of quick ones, want about 3", heartbeats)
+	}
+}
+
 // A member tells with each renewal how many records of each route are out, and for how long the oldest has been.
 func TestHeartbeatTellsWhatIsOut(t *testing.T) {
 	t.Parallel()

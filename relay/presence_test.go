@@ -2,6 +2,7 @@ package relay_test
 
 import (
 	"context"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -89,6 +90,29 @@ func TestFirstMessageWaitsForNoPresence(t *testing.T) { // DB-24
 		}
 		if asked != 0 {
 			t.Errorf("it had asked for %d tokens when its first message was published, want none", asked)
+		}
+	})
+}
+
+// A relay whose first Heartbeat was slow shows that it is there seconds later, however long its lease is.
+func TestPresenceAfterASlowHeartbeat(t *testing.T) { // DB-24
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var slow atomic.Bool
+		slow.Store(true)
+		s := sharedtest.NewPresenceStore(&sharedtest.Store{OutboxStore: newStore(t), Before: func(_ context.Context, call string, _ any) error {
+			if call == "heartbeat" && slow.Swap(false) {
+				time.Sleep(300 * time.Millisecond)
+			}
+			return nil
+		}})
+		stop := begin(t, newRelay(t, s, newBus(), relay.Options{Lease: time.Hour}))
+		patience.Pass(t, 5*time.Second)
+		if token, _ := shown(t, s); token != 1 || slow.Load() {
+			t.Errorf("shows %d, want 1", token)
+		}
+		if err := stop(); err != nil {
+			t.Error(err)
 		}
 	})
 }
