@@ -184,7 +184,7 @@ func (b *batching) follow(members []*message, m *message, size int) []*message {
 }
 
 // done ends a job, and makes the messages behind its deliveries ready. A delivery that waits for its retry in place
-// keeps its key, and so does one whose verdict is being stored: settledBatch goes on with that key. done reports
+// keeps its key, and so does one whose verdict is being stored: afterSettle goes on with that key. done reports
 // whether a delivery is held.
 func (b *batching) done(j job) (held bool) {
 	b.running--
@@ -198,7 +198,7 @@ func (b *batching) done(j job) (held bool) {
 		if j.lead.suspect {
 			b.alone, j.lead.suspect = false, false // if it waits for a retry, it has not ended the process
 		}
-		if held = b.held(j.lead); !held && !j.lead.storing {
+		if held = b.isDelayed(j.lead); !held && !j.lead.storing {
 			b.advance(j.lead)
 		}
 		return held

@@ -80,9 +80,9 @@ func (s *schedule) isolate(at int) (suspect *message, others []*message) {
 	return suspect, nil
 }
 
-// hold keeps m, which no longer runs, until wake: it waits for its retry in place, with its key behind it. The broker
+// delay keeps m, which no longer runs, until wake: it waits for its retry in place, with its key behind it. The broker
 // is not asked: it would deliver later messages of the key.
-func (s *schedule) hold(m *message) {
+func (s *schedule) delay(m *message) {
 	if s.delayed == nil {
 		s.delayed = map[*message]struct{}{}
 	}
@@ -106,15 +106,15 @@ func (s *schedule) keep(m *message) {
 	}
 }
 
-// held reports whether m waits for its retry in place.
-func (s *schedule) held(m *message) bool {
+// isDelayed reports whether m waits for its retry in place.
+func (s *schedule) isDelayed(m *message) bool {
 	_, ok := s.delayed[m]
 	return ok
 }
 
 // wake makes m ready, which waited for its retry. It reports whether m was still there.
 func (s *schedule) wake(m *message) bool {
-	if !s.held(m) {
+	if !s.isDelayed(m) {
 		return false
 	}
 	delete(s.delayed, m)

@@ -15,9 +15,19 @@ import (
 // Settles are joined: while one call of the transport is under way, the verdicts about other messages collect, and go
 // with the next call. If no handler has anything left to do, the next call goes beside it, three at most; with InOrder
 // it waits. A settle also waits up to a millisecond until the handlers have ended what is ready. A verdict that the
-// transport could not store comes back to its worker, and its handler does not run again. One about a message that
-// another program has locked gets a worker of its own, for which no other verdict waits. One goroutine stays until the
+// transport could not store is stored again, and its handler does not run again. One about a message that another
+// program has locked gets a settleWorker of its own, for which no other verdict waits. One goroutine stays until the
 // run ends, and waits for the next verdict: otherwise each message of a quiet queue would start one.
+//
+// A verdict goes this way:
+//
+//  1. settle: it counts as unsettled. queueSettle: it joins those that its settleWorker collects.
+//  2. startSettle: the goroutine that waits, or a new one, runs settleAll for the settleWorker.
+//  3. settleAll: gather waits for more verdicts, takePending takes all of them, and awaitFlow lets the broker be told
+//     of a pause first.
+//  4. settleBatch: the transport is called once. Failures are logged and counted.
+//  5. afterSettle: a stored verdict ends its message. One that failed goes to retrySettle (unstored.go), which drops
+//     it, keeps it for later, or queues it again.
 
 // session is one receiver, and the settles through it.
 type session struct {
@@ -25,10 +35,10 @@ type session struct {
 	losses core.LeaseWatcher // nil if the receiver is none
 	// trouble is how many settles in a row failed altogether. A lost connection fails the settles of all messages
 	// that were held then, and counts once. failedAt is when the latest that counts failed.
-	trouble   atomic.Int32
-	failedAt  atomic.Pointer[time.Time]
-	pausedFor int // how many of them the receive loop has paused for
-	flow      int // how many messages the broker may send ahead; of the receive loop
+	trouble     atomic.Int32
+	failedAt    atomic.Pointer[time.Time]
+	troubleSeen int // the value of trouble that the receive loop has seen last, and paused for
+	flow        int // how many messages the broker may send ahead; of the receive loop
 	// flowSince is when it was told so.
 	flowSince time.Time
 	// quick settles done messages, slow all others. So a copy that no broker confirms delays no acknowledgement.
@@ -42,7 +52,7 @@ func newSession(rcv core.Receiver, ahead int) *session {
 	return s
 }
 
-// settleWorker returns the worker for a verdict.
+// settleWorker returns the settleWorker for a verdict.
 func (s *session) settleWorker(v core.Verdict) *settleWorker {
 	if v == core.VerdictDone {
 		return &s.quick
@@ -50,13 +60,14 @@ func (s *session) settleWorker(v core.Verdict) *settleWorker {
 	return &s.slow
 }
 
-// settleWorker settles one batch at a time. Messages that are done meanwhile go with the next batch. If handlers have
-// nothing left to do, that batch goes beside the first one; see hurry. The runner's mu guards it.
+// settleWorker collects verdicts while its latest batch is settled. It is data: goroutines that run settleAll work for
+// it. It settles one batch at a time. If handlers have nothing left to do, the next batch goes beside the first one;
+// see hurry. The runner's mu guards it.
 type settleWorker struct {
 	session *session
 	pending acks // for the next settle, in the order of the verdicts
 	spare   acks // the memory of one before
-	busy    int  // how many settles are in progress
+	busy    int  // how many goroutines work for it
 }
 
 const (
@@ -76,8 +87,8 @@ type acks struct {
 // troubles returns how many settles in a row failed altogether, if one did since the latest call, else 0.
 func (s *session) troubles() (n int) {
 	n = int(s.trouble.Load())
-	fresh := n > s.pausedFor || n > 0 && n < s.pausedFor // a settle that worked began the count anew
-	if s.pausedFor = n; !fresh {
+	fresh := n > s.troubleSeen || n > 0 && n < s.troubleSeen // a settle that worked began the count anew
+	if s.troubleSeen = n; !fresh {
 		return 0
 	}
 	return n
@@ -94,8 +105,8 @@ func (s *session) failed(messages []*message) {
 
 // settling is the state of the goroutine that waits for work to settle. The runner's mu guards it.
 type settling struct {
-	workers chan *settleWorker // those that have work
-	waits   bool               // there is one
+	workers chan *settleWorker // what the waiting goroutine is to work for
+	waits   bool               // a goroutine waits
 	// drained is closed when no message is ready and no handler runs; nil if no settle waits for that.
 	drained chan struct{}
 }
@@ -103,11 +114,11 @@ type settling struct {
 // settle settles m by ack. mu is held.
 func (r *runner) settle(m *message, ack core.Ack) {
 	r.load.unsettled++
-	r.queue(m, ack)
+	r.queueSettle(m, ack)
 }
 
-// queue gives ack to its worker, and starts a goroutine unless the worker has one. mu is held.
-func (r *runner) queue(m *message, ack core.Ack) {
+// queueSettle gives ack to its settleWorker, and starts a goroutine unless one works for that. mu is held.
+func (r *runner) queueSettle(m *message, ack core.Ack) {
 	l := m.session.settleWorker(ack.Verdict)
 	if len(l.pending.list) == 0 {
 		l.pending.more = r.ready.len() > 0
@@ -115,22 +126,22 @@ func (r *runner) queue(m *message, ack core.Ack) {
 	l.pending.list = append(l.pending.list, ack)
 	l.pending.of = append(l.pending.of, m)
 	if l.busy == 0 {
-		r.start(l)
+		r.startSettle(l)
 	}
 }
 
 // hurry settles done messages beside the settle in progress, if the handlers have nothing left to do: no other
-// message would join them, and they take the places of the next ones. If the order is kept, the message that was done
-// first is also settled first. mu is held.
+// message would join them, and they take the places of the next ones. While less than a quarter of the places is taken,
+// there is no hurry. If the order is kept, the message that was done first is also settled first. mu is held.
 func (r *runner) hurry(l *settleWorker) {
 	idle := r.running == 0 && r.ready.len() == 0 && !r.sub.InOrder
 	if idle && len(l.pending.list) > 0 && l.busy < mostSettles && 4*r.load.held >= r.load.bound(0) {
-		r.start(l)
+		r.startSettle(l)
 	}
 }
 
-// start has a goroutine settle what is pending. mu is held.
-func (r *runner) start(l *settleWorker) {
+// startSettle has a goroutine settle what is pending: the one that waits, or a new one. mu is held.
+func (r *runner) startSettle(l *settleWorker) {
 	l.busy++
 	if !r.settling.waits {
 		go r.settleAll(l)
@@ -146,7 +157,7 @@ func (r *runner) settleAlone(m *message, ack core.Ack) {
 		m.locked = true
 		r.load.locked++
 	}
-	r.start(&settleWorker{session: m.session, pending: acks{list: []core.Ack{ack}, of: []*message{m}}})
+	r.startSettle(&settleWorker{session: m.session, pending: acks{list: []core.Ack{ack}, of: []*message{m}}})
 }
 
 // release releases messages that have not begun. mu is held.
@@ -166,7 +177,7 @@ func (r *runner) settleAll(l *settleWorker) {
 		case len(batch.list) > 0:
 			r.awaitFlow(l, &batch)
 			results := r.settleBatch(r.settleCtx, l.session, batch)
-			r.announce(r.settledBatch(l, batch, results))
+			r.announce(r.afterSettle(l, batch, results))
 		case waits:
 			l = r.awaitWorker()
 		default:
@@ -204,8 +215,8 @@ func (s *settling) tellDrained(idle bool) {
 	}
 }
 
-// takePending returns the batch to settle. If it is empty, the worker is idle, and waits says whether to wait for
-// another one.
+// takePending returns the batch to settle. If it is empty, the goroutine's work for l is over, and waits says whether
+// the goroutine is to wait for more.
 func (r *runner) takePending(l *settleWorker) (batch acks, waits bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -220,7 +231,7 @@ func (r *runner) takePending(l *settleWorker) (batch acks, waits bool) {
 	return acks{}, waits
 }
 
-// awaitWorker returns a worker with work, or nil if the run is over.
+// awaitWorker returns a settleWorker with pending verdicts, or nil if the run is over.
 func (r *runner) awaitWorker() *settleWorker {
 	select {
 	case l := <-r.settling.workers:
@@ -238,22 +249,22 @@ func (r *runner) awaitWorker() *settleWorker {
 	}
 }
 
-// settledBatch continues the work that waited for a settle: the next message of the key, a suspect, a stop. mu is not
+// afterSettle continues the work that waited for a settle: the next message of the key, a suspect, a stop. mu is not
 // held. The steps:
 //
-//  1. A verdict that failed, and must be stored again, leaves its message held (again).
+//  1. A verdict that failed, and must be stored again, leaves its message held (retrySettle).
 //  2. Any other message is over. If its key waited for that, the next one goes. With InOrder a message that was not
 //     parked comes again: then those behind it go back (yield).
 //  3. The number of held messages adapts to the rate.
-//  4. The first failure begins a pause; the last stored verdict ends it.
-//  5. Workers begin what may begin now, and the receive loop looks again.
-func (r *runner) settledBatch(l *settleWorker, batch acks, results core.Results) (t turn) {
+//  4. The first failure begins a pause; the last stored verdict ends it. The pause's change is for announce (pause.go).
+//  5. Handlers begin what may begin now, and the receive loop asks for more.
+func (r *runner) afterSettle(l *settleWorker, batch acks, results core.Results) (t turn) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	var failed error
 	over, moved, unstored := 0, false, r.unstored.any()
 	for i, m := range batch.of {
-		if err := results[i]; err != nil && r.again(m, batch.list[i], err) {
+		if err := results[i]; err != nil && r.retrySettle(m, batch.list[i], err) {
 			if m.unstored {
 				failed = err
 			}

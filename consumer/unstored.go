@@ -42,7 +42,8 @@ func (o *unstored) stored(m *message) {
 	}
 }
 
-// again reports whether the verdict about m is still to be stored, after its settle failed with err. mu is held.
+// retrySettle has the verdict about m stored again, after its settle failed with err. It reports false if the verdict
+// is dropped. mu is held.
 //
 //	failure and verdict                | the verdict
 //	-----------------------------------|-------------------------------------------------------------
@@ -52,7 +53,7 @@ func (o *unstored) stored(m *message) {
 //	release                            | is tried again by itself, after a delay
 //	any other, also of a yielding key  | is kept until the pause that it begins is over
 //	at a stop: retry, reject           | becomes a release: messages behind it must not go back before it
-func (r *runner) again(m *message, ack core.Ack, err error) bool {
+func (r *runner) retrySettle(m *message, ack core.Ack, err error) bool {
 	switch {
 	case errors.Is(err, waybill.ErrLeaseLost), errors.Is(err, waybill.ErrInvalid), errors.Is(err, waybill.ErrClosed):
 		return false // the receiver does not hold it
@@ -72,7 +73,7 @@ func (r *runner) again(m *message, ack core.Ack, err error) bool {
 		r.unstored.keep(m, ack)
 		return true
 	default:
-		r.queue(m, core.AckRelease(m.d)) // messages behind it must not go back before it
+		r.queueSettle(m, core.AckRelease(m.d)) // messages behind it must not go back before it
 		return true
 	}
 }
@@ -125,7 +126,7 @@ func (r *runner) storeAgain() {
 	list := r.unstored.waiting
 	r.unstored.waiting = nil
 	for i := range list {
-		r.queue(list[i].m, list[i].ack)
+		r.queueSettle(list[i].m, list[i].ack)
 	}
 }
 

@@ -161,10 +161,10 @@ func (r *runner) apply(m *message, v *verdict) (held bool, t turn) {
 	switch {
 	case aside: // below, when the pause is known
 	case held && v.outage:
-		r.holdFor(m, max(r.pauseDelay(max(r.pause.n+1, v.of.alone)), time.Until(r.pause.until)))
+		r.delayRetry(m, max(r.pauseDelay(max(r.pause.n+1, v.of.alone)), time.Until(r.pause.until)))
 	case held:
 		m.d.Attempt++
-		r.holdFor(m, v.ack.Delay)
+		r.delayRetry(m, v.ack.Delay)
 	case v.inPlace:
 		r.settle(m, core.AckRelease(m.d))
 	default:
@@ -180,9 +180,9 @@ func (r *runner) apply(m *message, v *verdict) (held bool, t turn) {
 	return held, t
 }
 
-// holdFor keeps m for d, with its key behind it. mu is held.
-func (r *runner) holdFor(m *message, d time.Duration) {
-	r.hold(m)
+// delayRetry keeps m in place for d, with its key behind it. mu is held.
+func (r *runner) delayRetry(m *message, d time.Duration) {
+	r.delay(m)
 	m.retry = time.AfterFunc(d, func() {
 		r.mu.Lock()
 		defer r.mu.Unlock()

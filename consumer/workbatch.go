@@ -81,7 +81,7 @@ func (r *runner) startAlone(t *batch, n int) bool {
 		r.settle(m, core.AckRelease(m.d))
 		t.states[n] = memberEnded
 	case r.pause.state == paused:
-		r.holdFor(m, time.Until(r.pause.until))
+		r.delayRetry(m, time.Until(r.pause.until))
 		r.holdMember(t, n)
 	default:
 		return true

@@ -32,7 +32,7 @@ func Published(r *Record) Outcome { return outcome(r, EventConfirmed) }
 // Retry reports that an attempt failed with err. The record is due again after in, by the store's clock. The attempt
 // counts. A negative delay counts as none.
 func Retry(r *Record, err error, in time.Duration) Outcome {
-	o := outcome(r, EventRejected)
+	o := outcome(r, EventAttemptFailed)
 	o.err, o.in = ErrorText(err), max(in, 0)
 	return o
 }
@@ -115,5 +115,5 @@ func (o *Outcome) Unknown() bool { return o.unknown }
 
 // CountsAttempt reports whether the store must add one to the record's attempts.
 func (o *Outcome) CountsAttempt() bool {
-	return o.event == EventRejected || o.event == EventGivenUp && o.reason != waybill.ReasonExpired
+	return o.event == EventAttemptFailed || o.event == EventGivenUp && o.reason != waybill.ReasonExpired
 }

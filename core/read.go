@@ -9,8 +9,8 @@ import (
 
 // ReadRequest is one call of Read.
 type ReadRequest struct {
-	// Last is the greatest ReadResult.Last of this Epoch that the caller has seen. The result has Upper if more
-	// numbers were drawn since.
+	// Last is the greatest ReadResult.Last of this Epoch that the caller has seen; it selects no records. The
+	// result has Upper if more numbers were drawn since.
 	Last int64
 	// LastNotice is the greatest ReadResult.LastNotice of this Epoch that the caller has seen. The result has
 	// Upper, too, if more notices were numbered since. Those with a number up to AfterNotice need not come; a store
@@ -29,10 +29,10 @@ type ReadRequest struct {
 	Ranges  []Range
 	Keys    []KeyRange
 	Recheck []Ref
-	// Limit bounds ReadResult.Blocked. A limit of 0 or less, here and in Ranges and Keys, stands for a bound of the
-	// store's own, or fails. Bytes bounds the bodies of one range; at least one record is returned, even if it is
-	// larger.
+	// Limit bounds ReadResult.Blocked alone. A limit of 0 or less, here and in Ranges and Keys, stands for a bound
+	// of the store's own, or fails.
 	Limit int
+	// Bytes bounds the bodies of one range; at least one record is returned, even if it is larger.
 	Bytes int64
 }
 
@@ -59,9 +59,10 @@ type KeyRange struct {
 
 // ReadResult is the answer to a ReadRequest, from one snapshot.
 type ReadResult struct {
-	// Known reports that the session is a member, and Suspected that another member has suspected it. If it is not
-	// known, the rest is empty.
-	Known, Suspected bool
+	// Known reports that the caller's session is a member. If not, the rest is empty.
+	Known bool
+	// Suspected reports that another member has suspected the caller.
+	Suspected bool
 	// Epoch changes after a database went back: after a fail-over, or a restore that was declared.
 	Epoch string
 	// Owned are the slots of ReadRequest.Slots that the session owns, one for each.
@@ -85,12 +86,17 @@ type ReadResult struct {
 	// Last is the last sequence that was drawn when the snapshot was taken, or a later one. No record of the
 	// snapshot has a greater one.
 	Last int64
-	// Next, Upper and Running are transaction ids. They tell which numbers the snapshot does not show yet. A
-	// transaction has its id before it draws its first number. A transaction that can still show a number up to
-	// Last has an id below Upper. A transaction with an id below Next that is not in Running has ended, and the
-	// snapshot shows its committed records. Upper is 0 if no number was drawn since ReadRequest.Last.
-	Next, Upper int64
-	Running     []int64
+	// Next, Upper and Running are transaction ids, no sequences. They tell which numbers the snapshot does not show
+	// yet. A transaction has its id before it draws its first number.
+	//
+	// Next: a transaction with an id below Next that is not in Running has ended, and the snapshot shows its
+	// committed records.
+	Next int64
+	// Upper: a transaction that can still show a number up to Last has an id below Upper. It is 0 if no number was
+	// drawn since ReadRequest.Last.
+	Upper int64
+	// Running are transactions that have not ended.
+	Running []int64
 }
 
 // Records are the answer to a Range. More reports that a limit cut them: there can be more after the last one.
@@ -149,17 +155,20 @@ type HoldRequest struct {
 	// any owner, in order: first those that self holds and that are not in Out.
 	Slots RouteSlots
 	N     int
-	Out   []Ref
+	// Out are the records of Slots that the caller has in memory already.
+	Out []Ref
+	// Bytes bounds the bodies of the N, but for the first one; 0 = unbounded.
 	Bytes int64
-	// To bounds where these N are looked for, so that a Hold walks over few records that are gone; 0 =
-	// everywhere. A store can ignore it. They are looked for among those with From < sequence ≤ To, and among
-	// Passed, sequences outside of that. Then the answer also has records that the Hold found and did not hold,
-	// although they are ready, have no key and are not in Out: those that another session holds, or a
-	// transaction has locked, and those beyond Bytes. Each comes with HoldLocked and without a Record: all
-	// those of Passed, and the first Most of the range, up to the greatest that was held if N were held.
+	// To bounds where the N are looked for, so that a Hold walks over few records that are gone; 0 = everywhere. A
+	// store can ignore it. They are looked for among those with From < sequence ≤ To, and among Passed.
 	From, To int64
-	Passed   []int64
-	Most     int
+	// Passed are sequences outside of From and To at which the N are looked for, too.
+	Passed []int64
+	// Most bounds the records that the Hold found in the range and did not hold, although they are ready, have no
+	// key and are not in Out: those that another session holds, or a transaction has locked, and those beyond
+	// Bytes. With To the answer has them, each with HoldLocked and without a Record: all those of Passed, and the
+	// first Most of the range, up to the greatest that was held if N were held.
+	Most int
 	// Deliver counts a delivery for each record that self did not hold before.
 	Deliver bool
 }

@@ -1,10 +1,10 @@
 package core
 
 // Results holds one error a message, in input order; nil means success. It is the only place for a batch's errors: a
-// call that failed as a whole fills every slot.
+// call that failed as a whole fills every one.
 type Results []error
 
-// AllFailed returns n slots that all hold err.
+// AllFailed returns n results that all are err.
 func AllFailed(n int, err error) Results {
 	r := make(Results, n)
 	for i := range r {
@@ -23,7 +23,7 @@ func (r Results) FirstErr() error {
 	return nil
 }
 
-// Failed returns how many slots hold an error.
+// Failed returns how many results are errors.
 func (r Results) Failed() int {
 	n := 0
 	for _, err := range r {

@@ -9,21 +9,19 @@ import (
 const (
 	// NumSlots is the number of slots of a route.
 	NumSlots = 64
-	// SlotSeparator separates the route from the key, or from the id, in the text that [SlotOf] hashes.
-	SlotSeparator = "\x1f"
 	// AllSlots is every slot of a route.
 	AllSlots = ^Slots(0)
 )
 
-// SlotOf returns the slot of a record: the first 6 bits of the MD5 of route, SlotSeparator and key. A record without a
-// key has its id in place of the key. Databases compute the same for rows that were inserted by hand.
+// SlotOf returns the slot of a record: the first 6 bits of the MD5 of the route, the byte 0x1F and the key. A record
+// without a key has its id in place of the key. Databases compute the same for rows that were inserted by hand.
 func SlotOf(route, key, id string) uint8 {
 	if key == "" {
 		key = id
 	}
 	buf := make([]byte, 0, 128)
 	buf = append(buf, route...)
-	buf = append(buf, SlotSeparator...)
+	buf = append(buf, '\x1f')
 	buf = append(buf, key...)
 	sum := md5.Sum(buf) //nolint:gosec // see above
 	return sum[0] >> 2

@@ -90,8 +90,8 @@ func (s *Stamper) Clock() *hlc.Clock { return s.opts.Clock }
 type StagedRow struct {
 	Envelope waybill.Envelope
 	Route    string
-	// Fresh reports that the stamper made the id with NewID, so that no other row has it on this route.
-	Fresh bool
+	// UniqueID reports that the stamper made the id with NewID, so that no other row has it on this route.
+	UniqueID bool
 	// DeliverAt, or else Delay from now by the store's clock, is when the message is due; both zero = at once.
 	DeliverAt time.Time
 	Delay     time.Duration
@@ -177,7 +177,7 @@ func (s *Stamper) Stamp(ctx context.Context, msgs []waybill.Message) ([]StagedRo
 		row := StagedRow{
 			Envelope: msgs[i].Envelope, DeliverAt: msgs[i].DeliverAt, Delay: msgs[i].Delay,
 			DedupeKey: msgs[i].DedupeKey, Replace: msgs[i].Replace,
-			Cancellable: msgs[i].Cancellable || msgs[i].DedupeKey != "", Fresh: s.fresh && msgs[i].ID == "",
+			Cancellable: msgs[i].Cancellable || msgs[i].DedupeKey != "", UniqueID: s.fresh && msgs[i].ID == "",
 		}
 		s.fill(&row.Envelope, now, &scope)
 		row.DedupeKey = storedDedupeKey(row.Envelope.Tenant, row.DedupeKey)
@@ -193,7 +193,7 @@ func (s *Stamper) Stamp(ctx context.Context, msgs []waybill.Message) ([]StagedRo
 		for j, r := range routes {
 			row.Route = waybill.LaneRoute(r, msgs[i].Lane)
 			row.Envelope.Expires = s.expires(&msgs[i], r, now)
-			row.Fresh = row.Fresh && !slices.Contains(routes[:j], r)
+			row.UniqueID = row.UniqueID && !slices.Contains(routes[:j], r)
 			row.Cancellable = cancellable || slices.Contains(s.opts.Cancellable, r)
 			rows = append(rows, row)
 		}

@@ -35,8 +35,8 @@ const (
 	EventStaged              // written by the application
 	EventHandedOut           // given to a handler or a broker
 	EventConfirmed           // the broker confirmed and routed it
-	EventRejected            // an attempt failed, attempts are left
-	EventGivenUp             // rejected for good, attempts spent, or expired before it was sent
+	EventAttemptFailed       // an attempt failed, attempts are left
+	EventGivenUp             // refused for good, attempts spent, or expired before it was sent
 	EventReleased            // handed back unsent: stop, outage, or cut behind a failed one of its key
 	EventHolderRemoved       // the member that held it died, or was taken for dead
 	EventCrashesSpent        // its turn with its crashes spent
@@ -45,7 +45,7 @@ const (
 )
 
 var eventNames = [...]string{
-	"none", "staged", "handed out", "confirmed", "rejected", "given up", "released",
+	"none", "staged", "handed out", "confirmed", "attempt failed", "given up", "released",
 	"holder removed", "crashes spent", "cancelled", "requeued",
 }
 
@@ -65,7 +65,7 @@ var transitions = []Transition{
 	{StatePending, EventHandedOut, StateProcessing, "stored where others must see it: as a hold of the member"},
 	{StateFailed, EventHandedOut, StateProcessing, "when its retry is due; held before it is sent"},
 	{StateProcessing, EventConfirmed, StatePublished, "deleted at once, or kept for a retention time"},
-	{StateProcessing, EventRejected, StateFailed, "attempt counted; error and next due time stored"},
+	{StateProcessing, EventAttemptFailed, StateFailed, "attempt counted; error and next due time stored"},
 	{StateProcessing, EventGivenUp, StateAbandoned, "reason rejected, attempts, undecodable, too_large, forbidden, unroutable or expired"},
 	{StateProcessing, EventReleased, StatePending, "costs nothing; failed again if it had failed before"},
 	{StateProcessing, EventHolderRemoved, StatePending, "counted as a crash, not as an attempt; failed again if it had failed before"},

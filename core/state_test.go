@@ -150,15 +150,15 @@ func TestOutcomes(t *testing.T) { // DB-01 DB-18
 	}{
 		"published": {o: core.Published(&fresh), event: core.EventConfirmed, state: core.StatePublished},
 		"retry": {
-			o: core.Retry(&fresh, no, time.Second), event: core.EventRejected, state: core.StateFailed,
+			o: core.Retry(&fresh, no, time.Second), event: core.EventAttemptFailed, state: core.StateFailed,
 			counts: true, err: "no", in: time.Second,
 		},
 		"retry in the past": {
-			o: core.Retry(&fresh, no, -time.Second), event: core.EventRejected, state: core.StateFailed,
+			o: core.Retry(&fresh, no, -time.Second), event: core.EventAttemptFailed, state: core.StateFailed,
 			counts: true, err: "no",
 		},
 		"retry after unknown": {
-			o: core.Retry(&fresh, no, 0).WithUnknown(), event: core.EventRejected,
+			o: core.Retry(&fresh, no, 0).WithUnknown(), event: core.EventAttemptFailed,
 			state: core.StateFailed, counts: true, err: "no", unknown: true,
 		},
 		"abandon": {

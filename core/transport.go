@@ -11,8 +11,8 @@ import (
 
 // Publisher sends messages to a broker. It is the only part of a transport that a relay needs.
 type Publisher interface {
-	// Publish sends batch and blocks until every message has a result or ctx ends. A nil slot means that the broker
-	// confirmed the message and routed it to at least one queue; a log stores it for the queues to come, see
+	// Publish sends batch and blocks until every message has a result or ctx ends. A nil result means that the
+	// broker confirmed the message and routed it to at least one queue; a log stores it for the queues to come, see
 	// PublisherTraits.KeepsUnread. Anything less is an error. A missing result (the connection died before the
 	// confirm) is an outage, never success. Messages of one key must be sent in the order of the batch. Publish is
 	// safe for concurrent use: calls in progress share the connection and are pipelined.
@@ -229,7 +229,7 @@ type Receiver interface {
 	// caller reports it, backs off and calls again. Such a call may wait for long, and so be told at once when the
 	// broker answers again: it returns nil then, even without a delivery.
 	Receive(ctx context.Context, limit int) ([]*waybill.Delivery, error)
-	// Settle ends deliveries. An error in a slot means that the delivery was not settled. If it matches
+	// Settle ends deliveries. A result that is an error means that the delivery was not settled. If it matches
 	// [waybill.ErrLeaseLost] or [waybill.ErrClosed], the receiver does not hold the delivery any more, and the
 	// delivery comes again. If it matches [waybill.ErrInvalid], the ack is wrong, and the delivery can still be
 	// settled by a right one. After any other error the receiver still holds the delivery: the caller settles it
@@ -237,7 +237,7 @@ type Receiver interface {
 	// error that matches [ErrBusy] is about one delivery, whose record another program has locked: the caller
 	// settles it again in a call of its own, which waits for that program.
 	//
-	// A nil slot means that the broker has answered; a settle that was only sent is not settled. A protocol can
+	// A nil result means that the broker has answered; a settle that was only sent is not settled. A protocol can
 	// have no answer, as AMQP 0-9-1 has none to basic.ack: there nil means that the settle was sent on a connection
 	// that still worked, and the delivery may come again if that one breaks; a harness of package transporttest
 	// declares it by SettlesUnanswered. Where the broker does not check who settles, nil after HoldFor can mean
@@ -275,9 +275,9 @@ type LeaseWatcher interface {
 // DeliveryRenewer is a receiver that keeps deliveries for longer than SubscriberTraits.HoldFor. Without it that limit
 // bounds a handler's time.
 type DeliveryRenewer interface {
-	// RenewDeliveries extends the receiver's ownership of deliveries until d from now. A slot that matches
-	// [waybill.ErrLeaseLost] is another's; after any other error the caller tries again. It is called concurrently
-	// with Receive and Settle, also for deliveries that are being settled: these results say nothing.
+	// RenewDeliveries extends the receiver's ownership of deliveries until d from now. A delivery whose result
+	// matches [waybill.ErrLeaseLost] is another's; after any other error the caller tries again. It is called
+	// concurrently with Receive and Settle, also for deliveries that are being settled: these results say nothing.
 	RenewDeliveries(ctx context.Context, deliveries []*waybill.Delivery, d time.Duration) Results
 }
 

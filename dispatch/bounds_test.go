@@ -222,7 +222,7 @@ func TestTopicOpensInOrder(t *testing.T) {
 	t.Parallel()
 	w := newSmall(t)
 	w.start()
-	w.d.BlockTopic("r", "t", true)
+	w.d.PauseTopic("r", "t", true)
 	var want []string
 	for i := range 300 {
 		id := strconv.Itoa(i)
@@ -231,7 +231,7 @@ func TestTopicOpensInOrder(t *testing.T) {
 	}
 	w.d.Wake(w.now)
 	w.run(time.Second)
-	w.d.BlockTopic("r", "t", false)
+	w.d.PauseTopic("r", "t", false)
 	if got := w.run(time.Second); !slices.Equal(got, want) {
 		t.Errorf("staged %v, went %v", want, got)
 	}
@@ -270,7 +270,7 @@ func testPausedBacklog(t *testing.T, open bool) {
 	stage("k5", "behind") // the head of its key is paused
 	w.start()
 	w.d.opts.Batch = 50
-	w.d.BlockTopic("r", "paused", true)
+	w.d.PauseTopic("r", "paused", true)
 	reads := 0
 	w.call = func(c *Call) {
 		if c.Kind() == CallRead {
@@ -303,7 +303,7 @@ func testPausedBacklog(t *testing.T, open bool) {
 		w.must(late.Commit())
 		want++
 	}
-	w.d.BlockTopic("r", "paused", false)
+	w.d.PauseTopic("r", "paused", false)
 	var got []string
 	for range 20_000 {
 		w.step()

@@ -135,7 +135,7 @@ func TestPartitionThatIsAnothersIsDropped(t *testing.T) { // DB-24
 	}
 }
 
-// TestRetryThatIsOutAtAnother: a retry that the former owner has out holds its key, although it is not among what is
+// TestRetryThatIsOutAtAnother: a retry that the former owner has out blocks its key, although it is not among what is
 // ready.
 func TestRetryThatIsOutAtAnother(t *testing.T) { // OR-02
 	t.Parallel()
@@ -353,7 +353,7 @@ func TestWindowsAreHalved(t *testing.T) { // DB-24
 	size := func(crashes, windows int, queue bool) int {
 		item := &Item{route: &route{Route: Route{Queue: queue}}}
 		item.Record.Crashes = crashes
-		return (&holds{env: &env{bounds: usual}, windows: windows}).sizeFor(item)
+		return (&suspects{env: &env{bounds: usual}, crashWindows: windows}).sizeFor(item)
 	}
 	for crashes, want := range []int{100, 50, 25, 12, 6, 3, 1, 1, 1, 1} {
 		if n := size(crashes, 0, false); n != want {
@@ -386,7 +386,7 @@ func TestWhoGoesAloneIsHeldAlone(t *testing.T) { // DB-24 RL-16
 			}
 		}
 		shared := 0 // how many crashes it takes until a record goes alone
-		for usual.firstWindow>>shared > 1 {
+		for usual.firstCrashWindow>>shared > 1 {
 			shared++
 		}
 		want := map[string]int{"poison": core.MaxCrashes, "innocent": shared}
@@ -459,20 +459,20 @@ func TestExpiredOfAKeyAreStoredTogether(t *testing.T) { // ST-11
 	}
 }
 
-// TestTopicStaysBlocked: a member that joins anew still knows its blocked topics.
-func TestTopicStaysBlocked(t *testing.T) {
+// TestTopicStaysPaused: a member that joins anew still knows its paused topics.
+func TestTopicStaysPaused(t *testing.T) {
 	t.Parallel()
 	w := newSmall(t)
 	w.start()
-	w.d.BlockTopic("r", "t", true)
+	w.d.PauseTopic("r", "t", true)
 	w.run(20 * time.Millisecond)
 	w.stage("", "a")
 	w.d.rejoin()
 	w.d.session = 0
 	if got := w.run(100 * time.Millisecond); len(got) != 0 {
-		t.Errorf("handed out %v of a blocked topic", got)
+		t.Errorf("handed out %v of a paused topic", got)
 	}
-	w.d.BlockTopic("r", "t", false)
+	w.d.PauseTopic("r", "t", false)
 	if got := w.run(100 * time.Millisecond); !slices.Equal(got, []string{"a"}) {
 		t.Errorf("handed out %v, want a", got)
 	}
@@ -530,7 +530,7 @@ func TestLockedRecordIsLeftAlone(t *testing.T) {
 	t.Parallel()
 	w := newSmall(t)
 	w.d = New(Options{Routes: []Route{{Name: "r", Partitions: 1, Hold: true}}, Lease: time.Second, NewSession: func() core.Session { return 100 }})
-	w.d.BlockTopic("r", "paused", true)
+	w.d.PauseTopic("r", "paused", true)
 	tx := w.st.Begin()
 	for _, m := range []waybill.Envelope{{ID: "before", Topic: "paused"}, {ID: "locked", Topic: "t"}} {
 		_, err := tx.Stage(core.StagedRow{Route: "r", Envelope: m})
@@ -547,7 +547,7 @@ func TestLockedRecordIsLeftAlone(t *testing.T) {
 		c.Do(context.Background(), w.st)
 	}
 	w.run(20 * time.Millisecond)
-	w.d.BlockTopic("r", "paused", false) // what stands behind is read again
+	w.d.PauseTopic("r", "paused", false) // what stands behind is read again
 	if got := w.run(50 * time.Millisecond); !slices.Equal(got, []string{"before"}) || asked != 1 {
 		t.Errorf("handed out %v; asked %d times for the locked one", got, asked)
 	}

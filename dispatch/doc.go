@@ -32,8 +32,8 @@
 //   - Records that become visible late, because their transaction was slow, are found when it ends, even if reads have
 //     passed them.
 //   - Nothing is handed out later than a lease after the latest successful heartbeat was sent.
-//   - The records that a dead member may have had out are handed out in windows, whose records are held before. A
-//     window that kills its member is halved, down to the one record that did it.
+//   - The records that a dead member may have had out are handed out in crash windows, whose records are held before. A
+//     crash window that kills its member is halved, down to the one record that did it.
 //
 // # Concurrency
 //

@@ -268,7 +268,7 @@ func (d *Dispatcher) dueDone(result *core.DueResult, parts []core.RouteSlots, c 
 // retried takes in a due retry, which is held now. It reports whether the retry is news. It is none if the record is in
 // memory, since a later state of it comes again when that one is settled; if it was settled while the Due was under
 // way; or if the waiting records of its partition are not known yet. Otherwise the retry goes to its place in its key,
-// and its wait no longer holds that.
+// and its wait no longer blocks that.
 func (d *Dispatcher) retried(rec *core.Record) (fresh bool) {
 	rt := d.byName[rec.Route]
 	if rt == nil {
@@ -293,7 +293,7 @@ func (d *Dispatcher) retried(rec *core.Record) (fresh bool) {
 	}
 	k := rt.key(rec.Envelope.Key, rec.Slot)
 	item.key = k
-	delete(k.holds, rec.Seq)
+	delete(k.blockers, rec.Seq)
 	if k.asks {
 		k.ask()
 	}

@@ -25,7 +25,7 @@ type bounds struct {
 	keyReads, askMost, maxLeave int
 	waitingPage, recheckPage    int
 	maxHold, dueLimit           int
-	firstWindow                 int
+	firstCrashWindow            int
 	maxWatched, maxHorizons     int
 	passSlack, holdStep         int64 // holdStep: how many numbers a Hold goes over at least, if so many are left
 	tailPages                   int64
@@ -37,7 +37,7 @@ type bounds struct {
 // usual are the bounds in production.
 var usual = bounds{
 	keyDepth: keyDepth, queueDepth: queueDepth, keyReads: keyReads, askMost: askMost, maxLeave: maxLeave, waitingPage: waitingPage, recheckPage: againPage,
-	maxHold: maxHold, dueLimit: dueLimit, firstWindow: firstWindow, maxWatched: maxWatched, maxHorizons: maxHorizons,
+	maxHold: maxHold, dueLimit: dueLimit, firstCrashWindow: firstCrashWindow, maxWatched: maxWatched, maxHorizons: maxHorizons,
 	tailPages: tailPages, passSlack: passSlack, holdStep: step, maxPassed: maxPassed,
 	dueMargin: dueMargin, farBack: [...]time.Duration{0, 24 * time.Hour, time.Hour, dueMargin},
 }

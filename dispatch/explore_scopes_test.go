@@ -7,7 +7,7 @@ import "time"
 // tiny are the bounds of the worlds that are explored.
 func tiny() bounds {
 	b := usual
-	b.keyDepth, b.queueDepth, b.firstWindow, b.tailPages = 1, 1, 2, 0
+	b.keyDepth, b.queueDepth, b.firstCrashWindow, b.tailPages = 1, 1, 2, 0
 	b.dueMargin, b.farBack = time.Second, [...]time.Duration{0, 3 * time.Second, 2 * time.Second, time.Second}
 	return b
 }
@@ -143,7 +143,7 @@ var histories = []struct {
 		"out m0 1 retry; slow m0 settle; tick; slow m0 due; call m0 due"},
 	{"a slow route stops another after a crash", "a route is slow after a crash", "crash m0; join m1; call m1 heartbeat; tick; call m1 heartbeat; tick; call m1 heartbeat; tick; " +
 		"call m1 heartbeat; call m1 heartbeat; call m1 heartbeat; call m1 read; call m1 read; call m1 read; call m1 hold; out m1 1 stuck"},
-	{"a key is read again and again while a late pass takes several pages", "a front goes on behind a paused topic at the bound of keys", "tx 0; tick; call m0 read; pause t; pause a"},
+	{"a key is read again and again while a late scan takes several pages", "a front goes on behind a paused topic at the bound of keys", "tx 0; tick; call m0 read; pause t; pause a"},
 	{"an outcome that waits for a lock keeps the next crash window waiting", "a suspect is locked", "tick; crash m0; tick; tick; tick; join m1; call m1 heartbeat; tick; call m1 heartbeat; tick; call m1 heartbeat; tick; call m1 heartbeat; " +
 		"call m1 heartbeat; call m1 heartbeat; call m1 read; call m1 read; call m1 read; call m1 hold; lock letter 0"},
 }

@@ -544,7 +544,7 @@ func (w *world) block(m *agent, topic string, blocked bool) {
 		return
 	}
 	for i := range w.scope.routes {
-		m.d.BlockTopic(w.scope.routes[i].Name, topic, blocked)
+		m.d.PauseTopic(w.scope.routes[i].Name, topic, blocked)
 	}
 	w.pump(m)
 }
@@ -619,7 +619,7 @@ func (w *world) check() {
 // waitingKeys is how many keys are remembered because they wait.
 func (rt *route) waitingKeys() (n int) {
 	for _, k := range rt.keys {
-		if len(k.queue)+k.busy+len(k.unstored) == 0 && !k.listed && (len(k.holds) > 0 || k.topic != "") {
+		if len(k.queue)+k.busy+len(k.unstored) == 0 && !k.listed && (len(k.blockers) > 0 || k.topic != "") {
 			n++
 		}
 	}

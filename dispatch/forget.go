@@ -9,8 +9,8 @@ import (
 
 // An item leaves memory in one of three ways. finish: its outcome is stored, and no read must bring it again. remove:
 // it goes back behind a number from which it is read again, or a caller has taken note of it. drop: its partition has
-// another owner. Each way undoes all counts of the item: in its route (load), in its key (busy), in its window, and
-// among those that are out. A place that stays counted would be lost for as long as the process lives.
+// another owner. Each way undoes all counts of the item: in its route (load), in its key (busy), in its crash window,
+// and among those that are out. A place that stays counted would be lost for as long as the process lives.
 
 // finish takes an item out of memory for good. The answers of a Read and a Due that are under way may show the record
 // as it was before; recent makes them skip it.
@@ -49,19 +49,19 @@ func (d *Dispatcher) remove(item *Item) {
 	}
 }
 
-// dequeue takes an item out of the lists of items that wait to be handed out, and out of the window.
+// dequeue takes an item out of the lists of items that wait to be handed out, and out of its crash window.
 func (d *Dispatcher) dequeue(item *Item) {
 	rt := item.route
 	switch item.state {
 	case itemSuspect:
-		rt.holds.suspects = without(rt.holds.suspects, item)
+		rt.suspects.waiting = without(rt.suspects.waiting, item)
 	case itemWanting:
 		rt.wants = without(rt.wants, item)
 	case itemReady:
 		rt.ready = without(rt.ready, item)
 	case itemQueued, itemOut, itemSettling:
 	}
-	rt.holds.window = without(rt.holds.window, item)
+	rt.suspects.crashWindow = without(rt.suspects.crashWindow, item)
 }
 
 // drop forgets slots that the member has lost. Items that are out stay out: with a hold they can still be settled. The

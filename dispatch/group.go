@@ -15,10 +15,10 @@ import (
 //      nothing more  │  read, but records  │  not read yet
 //      can appear    │  may still appear   │
 //
-// The front moves the cursor. Late passes go over (stable, cursor] again until stable has met the cursor. A transaction
-// that runs for longer than a second would hold stable back for all that time. It is watched by itself instead: when it
-// ends, a walk covers what it may have shown. Partitions that just came begin at their hint, as a group of their own,
-// and join the others when they are at the same place.
+// The front moves the cursor. A late scan goes over (stable, cursor] again, one after the other, until stable has met
+// the cursor. A transaction that runs for longer than a second would hold stable back for all that time. It is watched
+// by itself instead: when it ends, a walk covers what it may have shown. Partitions that just came begin at their hint,
+// as a group of their own, and join the others when they are at the same place.
 
 const (
 	// step is the width of a range of numbers where there may be dead rows.
@@ -33,19 +33,26 @@ const (
 type group struct {
 	route *route
 	slots core.Slots
-	// loaded: the records that wait in its partitions are known. Nothing is handed out before.
-	loaded bool
-	// complete: all records that wait in its partitions are remembered. Otherwise a key that is not remembered may
-	// wait, and the store is asked. loads: the records that wait are being read, part by part; forgot: not all of
-	// them could be remembered. floor: the passed records of forgotten keys are behind it.
-	complete, loads, forgot bool
-	floor                   int64
-	loadAt                  time.Time // not before
-	newlyOwnedAfter         int64     // while loads: waiting records up to here were taken in
+	// The records that wait in the partitions of a new group are read part by part (loads). With the first part the
+	// group begins to hand out (loaded); it stays so. When all of them are remembered it is complete: a key without
+	// memory is free. Otherwise such a key may wait, and the store is asked about it.
+	//
+	//   loads | loaded | complete | the group
+	//   ------|--------|----------|--------------------------------------------------------------------------
+	//   yes   | no     | no       | is new: nothing is handed out
+	//   no    | no     | yes      | knows all keys that wait, but there are more notices than one read brings
+	//   yes   | yes    | no       | hands out; more parts are to come, or they are read again (beginLoad)
+	//   no    | yes    | yes      | knows all keys that wait
+	//   no    | yes    | no       | has forgotten some of them (forgot); with room beginLoad reads all again
+	loads, loaded, complete, forgot bool
+	floor                           int64     // the passed records of forgotten keys are behind it
+	loadAt                          time.Time // not before
+	newlyOwnedAfter                 int64     // while loads: waiting records up to here were taken in
 	// cursor: the front has passed everything up to it. stable: nothing up to it can still appear, watched
 	// transactions apart.
 	cursor, stable int64
-	// late is the pass over (stable, cursor] under way; goal is what stable becomes at its end.
+	// late is the position of the late scan over (stable, cursor]; goal is what stable becomes at its end. If late
+	// is stable, no late scan is under way.
 	late, goal int64
 	hazards    int64 // the hazard for the result that is being taken in; positions sets it
 	walks      []*walk
@@ -55,7 +62,7 @@ type group struct {
 	sweepAt, swept time.Time
 }
 
-// walk is a second pass over a range, because records may have appeared in it.
+// walk goes over a range a second time, because records may have appeared in it.
 type walk struct {
 	pos, to int64
 	asked   bool // a read of it is under way, which may not see what the next walk is for
@@ -97,9 +104,9 @@ func (d *Dispatcher) adopt(rt *route, slots core.Slots) {
 	}
 }
 
-// hazard returns the least position of a pass under way in a group. Records behind it may lack earlier ones of their
-// transaction. The late pass counts while it is under way: a transaction that ended since it began may have shown
-// records in the range that it has passed, from goal on.
+// hazard returns the least position of a walk or a late scan under way in a group. Records behind it may lack earlier
+// ones of their transaction. The late scan counts while it is under way: a transaction that ended since it began may
+// have shown records in the range that it is through with, from goal on.
 func (g *group) hazard() int64 {
 	h := int64(math.MaxInt64)
 	for _, w := range g.walks {
@@ -174,9 +181,9 @@ func (rt *route) walkFor(id int64) {
 	}
 }
 
-// passDone moves stable: the late pass has ended, and all records that were visible when it began were read. A
-// transaction that ended since is found by the next pass.
-func (g *group) passDone() {
+// lateDone moves stable: the late scan has ended, and all records that were visible when it began were read. A
+// transaction that ended since is found by the next late scan.
+func (g *group) lateDone() {
 	g.stable = max(g.stable, min(g.goal, g.cursor))
 	g.late = g.stable
 }
@@ -300,7 +307,7 @@ func (g *group) endLoad() {
 	g.loads, g.loadAt = false, rt.now.Add(loadEvery)
 	for _, seq := range sortedSeqs(rt.revisits.bySeq) { // for the store they are ready
 		if v := rt.revisits.bySeq[seq]; v.locked && g.slots.Has(v.slot) && v.key != "" && rt.ordered() {
-			rt.holdKey(g, v.key, v.slot, seq, blockReasonLocked)
+			rt.blockKey(g, v.key, v.slot, seq, blockReasonLocked)
 		}
 	}
 	if g.forgot {

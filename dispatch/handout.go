@@ -44,7 +44,7 @@ func (d *Dispatcher) HandOut(now time.Time, route string, limit int) (items []*I
 		} else {
 			rt.ready = slices.Delete(rt.ready, at, at+1)
 		}
-		if item.topicBlocked() {
+		if item.topicPaused() {
 			d.takeBack(item)
 			continue
 		}
@@ -68,7 +68,7 @@ func (d *Dispatcher) mayGo(item *Item, blocked bool) bool {
 // handOutBlocked reports whether an item goes alone, or waits to.
 func (d *Dispatcher) handOutBlocked() bool {
 	for _, rt := range d.routes {
-		if slices.ContainsFunc(rt.holds.window, (*Item).exclusive) {
+		if slices.ContainsFunc(rt.suspects.crashWindow, (*Item).exclusive) {
 			return true
 		}
 	}
@@ -84,7 +84,7 @@ func (d *Dispatcher) takeBack(item *Item) {
 	}
 	item.state = itemSettling // it is not in rt.ready any more
 	rt.discard(item)
-	rt.load.held--
+	rt.load.inWindow--
 	if item.key == nil {
 		rt.topics.pass(topic, item.Record.Seq, item.ends)
 		return
@@ -115,7 +115,7 @@ func sortedNames[V any](m map[string]V) []string {
 //  3. An unknown result stays with the record until it is stored, also through a later release.
 //  4. A decision of an operator replaces an outcome that is not terminal.
 //  5. A released item that the store knows nothing about is ready again, without a write, if it stays with this member.
-//  6. Any other outcome goes to the settles. Unless the record was published or has expired, it holds the key until it
+//  6. Any other outcome goes to the settles. Unless the record was published or has expired, it blocks the key until it
 //     is stored: the record may come back, and a later one of the key would overtake it.
 func (d *Dispatcher) Conclude(now time.Time, item *Item, o core.Outcome) {
 	d.tick(now)
@@ -167,7 +167,7 @@ func (d *Dispatcher) Conclude(now time.Time, item *Item, o core.Outcome) {
 func (d *Dispatcher) putBack(item *Item) {
 	rt := item.route
 	item.tries = 0
-	rt.holds.window = without(rt.holds.window, item)
+	rt.suspects.crashWindow = without(rt.suspects.crashWindow, item)
 	item.Suspect, item.alone = false, false
 	rt.letGo(item)
 	if k := item.key; k != nil {
@@ -177,9 +177,9 @@ func (d *Dispatcher) putBack(item *Item) {
 		return
 	}
 	topic := item.Record.Envelope.Topic
-	if item.isLost() || rt.topics.blocked[topic] && !rt.isPast(item.ends) {
+	if item.isLost() || rt.topics.paused[topic] && !rt.isPast(item.ends) {
 		item.state = itemSettling
-		rt.load.held++
+		rt.load.inWindow++
 		d.finish(item)
 		if !item.isLost() { // else the owner of its partition reads it
 			rt.topics.pass(topic, item.Record.Seq, item.ends)
@@ -206,7 +206,7 @@ func (d *Dispatcher) recall(item *Item) {
 		}
 		d.dequeue(o)
 		o.state, o.Suspect, o.alone = itemQueued, false, false
-		rt.load.held--
+		rt.load.inWindow--
 		k.busy--
 		k.insert(o)
 	}

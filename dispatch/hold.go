@@ -18,34 +18,34 @@ import (
 const (
 	// maxHold bounds the records of one Hold.
 	maxHold = 500
-	// firstWindow is how many suspects go at once. Each crash halves it. It doubles after every growAfter windows
-	// that passed, at most growMost times.
-	firstWindow = 100
-	growAfter   = 10
-	growMost    = 4
+	// firstCrashWindow is how many suspects go at once. Each crash halves it. It doubles after every growAfter
+	// crash windows, at most growMost times.
+	firstCrashWindow = 100
+	growAfter        = 10
+	growMost         = 4
 )
 
-// holds knows the suspects of a route: records that may have killed a member. They go in windows, one at a time. Each
-// route has windows of its own: a route that is slow keeps no other waiting. Of the suspects, a member that dies had
-// one window of each route at most, or one that went alone.
-type holds struct {
+// suspects are the records of a route that may have killed a member. They go in crash windows, one at a time. Each
+// route has crash windows of its own: a route that is slow keeps no other waiting. Of the suspects, a member that dies
+// had one crash window of each route at most, or one record that went alone.
+type suspects struct {
 	*env
-	window   []*Item // under way: from fillWindow until their outcomes are stored or wait for locks
-	suspects []*Item // waiting for a window
-	windows  int     // windows begun since a partition came that a dead member may have had
+	crashWindow  []*Item // under way: from fillCrashWindow until their outcomes are stored or wait for locks
+	waiting      []*Item // for a crash window
+	crashWindows int     // begun since a partition came that a dead member may have had
 }
 
 // goesAlone reports whether an item goes alone, or waits to.
 func (d *Dispatcher) goesAlone() bool {
 	return slices.ContainsFunc(d.routes, func(rt *route) bool {
-		return slices.ContainsFunc(rt.holds.window, func(item *Item) bool { return item.alone })
+		return slices.ContainsFunc(rt.suspects.crashWindow, func(item *Item) bool { return item.alone })
 	})
 }
 
-// first returns the suspect with which the next window begins: the one with the most crashes, so that the culprit is
-// found soon.
-func (h *holds) first() (first *Item) {
-	for _, item := range h.suspects {
+// first returns the suspect with which the next crash window begins: the one with the most crashes, so that the culprit
+// is found soon.
+func (s *suspects) first() (first *Item) {
+	for _, item := range s.waiting {
 		if first == nil || item.Record.Crashes > first.Record.Crashes {
 			first = item
 		}
@@ -53,25 +53,26 @@ func (h *holds) first() (first *Item) {
 	return first
 }
 
-// windowsToBegin returns the routes whose next window begins now. A suspect that goes alone is held alone: its window
-// begins when no other is under way, and no other begins before it has ended. Else the death of the member would cost
-// the records of the other windows a crash each time. No route waits for the window of a route that is not handed out.
-func (d *Dispatcher) windowsToBegin() (routes []*route) {
+// crashWindowsToBegin returns the routes whose next crash window begins now. A suspect that goes alone is held alone:
+// its crash window begins when no other is under way, and no other begins before it has ended. Else the death of the
+// member would cost the records of the others a crash each time. No route waits for the crash window of a route that is
+// not handed out.
+func (d *Dispatcher) crashWindowsToBegin() (routes []*route) {
 	var lone *route
-	var busy, alone bool // windows are under way; one is of an item that goes alone
+	var busy, alone bool // crash windows are under way; one is of an item that goes alone
 	for _, rt := range d.routes {
-		h := &rt.holds
-		if len(h.window) > 0 {
-			if !rt.shut || slices.ContainsFunc(h.window, (*Item).isBusy) {
-				busy, alone = true, alone || h.window[0].alone
+		s := &rt.suspects
+		if len(s.crashWindow) > 0 {
+			if !rt.shut || slices.ContainsFunc(s.crashWindow, (*Item).isBusy) {
+				busy, alone = true, alone || s.crashWindow[0].alone
 			}
 			continue
 		}
-		if rt.shut || len(h.suspects) == 0 {
+		if rt.shut || len(s.waiting) == 0 {
 			continue
 		}
 		routes = append(routes, rt)
-		if lone == nil && h.sizeFor(h.first()) == 1 {
+		if lone == nil && s.sizeFor(s.first()) == 1 {
 			lone = rt
 		}
 	}
@@ -84,28 +85,28 @@ func (d *Dispatcher) windowsToBegin() (routes []*route) {
 	return routes
 }
 
-// sizeFor is the size of a window that begins with a suspect. It depends on the suspect's crashes. Records that a
-// member had out when it died come early among the suspects: the more windows have passed, the larger they get.
-func (h *holds) sizeFor(first *Item) int {
+// sizeFor is the size of a crash window that begins with a suspect. It depends on the suspect's crashes. Records that a
+// member had out when it died come early among the suspects: the more crash windows are over, the larger they get.
+func (s *suspects) sizeFor(first *Item) int {
 	if first.route.Queue {
 		return 1
 	}
-	size := h.firstWindow >> min(first.Record.Crashes, 30)
+	size := s.firstCrashWindow >> min(first.Record.Crashes, 30)
 	if first.Record.Crashes == 0 {
-		size <<= min(h.windows/growAfter, growMost)
+		size <<= min(s.crashWindows/growAfter, growMost)
 	}
 	return max(size, 1)
 }
 
-// fillWindow begins the next window of suspects. Those with the most crashes come first.
-func (h *holds) fillWindow(now time.Time) {
-	slices.SortStableFunc(h.suspects, func(a, b *Item) int { return cmp.Compare(b.Record.Crashes, a.Record.Crashes) })
-	size := h.sizeFor(h.suspects[0])
-	n := min(size, len(h.suspects))
-	h.window = append(h.window, h.suspects[:n]...)
-	h.suspects = slices.Clone(h.suspects[n:])
-	h.windows++
-	for _, item := range h.window {
+// fillCrashWindow begins the next crash window. Those with the most crashes come first.
+func (s *suspects) fillCrashWindow(now time.Time) {
+	slices.SortStableFunc(s.waiting, func(a, b *Item) int { return cmp.Compare(b.Record.Crashes, a.Record.Crashes) })
+	size := s.sizeFor(s.waiting[0])
+	n := min(size, len(s.waiting))
+	s.crashWindow = append(s.crashWindow, s.waiting[:n]...)
+	s.waiting = slices.Clone(s.waiting[n:])
+	s.crashWindows++
+	for _, item := range s.crashWindow {
 		item.Suspect, item.alone = true, size == 1
 		item.state, item.at = itemWanting, now
 		item.route.wants = append(item.route.wants, item)
@@ -122,7 +123,7 @@ func (d *Dispatcher) holdDue() time.Time {
 			}
 		}
 	}
-	if len(d.windowsToBegin()) > 0 {
+	if len(d.crashWindowsToBegin()) > 0 {
 		at = earliest(at, d.now)
 	}
 	if at.IsZero() {
@@ -140,8 +141,8 @@ func (d *Dispatcher) hold() *Call {
 	if at := d.holdDue(); at.IsZero() || at.After(d.now) {
 		return nil
 	}
-	for _, rt := range d.windowsToBegin() {
-		rt.holds.fillWindow(d.now)
+	for _, rt := range d.crashWindowsToBegin() {
+		rt.suspects.fillCrashWindow(d.now)
 	}
 	room, next := d.holdRoom()
 	var items []*Item
@@ -248,7 +249,7 @@ func (d *Dispatcher) holdAnswered(item *Item, holdStatus core.HoldStatus) {
 	}
 }
 
-// putOff takes a record that is locked out of memory, and out of its window: it can be long until it is free, and
+// putOff takes a record that is locked out of memory, and out of its crash window: it can be long until it is free, and
 // others need the place. It is read again later. Records behind it wait.
 func (d *Dispatcher) putOff(item *Item) {
 	rt, k := item.route, item.key
@@ -258,7 +259,7 @@ func (d *Dispatcher) putOff(item *Item) {
 	d.remove(item)
 	rt.visitLocked(item)
 	if k != nil {
-		k.hold(item.Record.Seq, blockReasonLocked)
+		k.block(item.Record.Seq, blockReasonLocked)
 		d.passQueue(k)
 		d.advance(k)
 	}

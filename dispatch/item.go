@@ -13,17 +13,17 @@ import (
 //   state        | the record                             | its list              | left by
 //   -------------|----------------------------------------|-----------------------|--------------------------------
 //   itemQueued   | is behind others of its key            | key.queue             | advance        (key.go)
-//   itemSuspect  | may have killed a member: waits for    | holds.suspects        | fillWindow     (hold.go)
-//                | a window                               |                       |
+//   itemSuspect  | may have killed a member: waits for    | suspects.waiting      | fillCrashWindow
+//                | a crash window                         |                       |                (hold.go)
 //   itemWanting  | waits for its hold                     | route.wants           | holdAnswered   (hold.go)
 //   itemReady    | waits for HandOut                      | route.ready           | HandOut        (handout.go)
 //   itemOut      | is at the caller                       | none                  | Conclude       (handout.go)
 //   itemSettling | is concluded: its outcome is not       | settles.items, or a   | stored, changed or fencedOff
 //                | stored yet                             | Settle under way      |                (settle.go)
 //
-// In every state the item is in route.known. load.queued counts the first state, load.held all others. A suspect is in
-// holds.window, too, from itemWanting on, until its outcome is stored or waits for a lock. Each way out of memory
-// undoes all of that; see forget.go.
+// In every state the item is in route.known. load.queued counts the first state, load.inWindow all others. A suspect is
+// in suspects.crashWindow, too, from itemWanting on, until its outcome is stored or waits for a lock. Each way out of
+// memory undoes all of that; see forget.go.
 
 // Item is a record on its way.
 type Item struct {
@@ -59,7 +59,7 @@ type itemState uint8
 
 const (
 	itemQueued   itemState = iota // behind others of its key
-	itemSuspect                   // waits for a window
+	itemSuspect                   // waits for a crash window
 	itemWanting                   // waits for its hold
 	itemReady                     // to be handed out
 	itemOut                       // handed out
@@ -97,10 +97,10 @@ func (item *Item) exclusive() bool {
 	return item.alone && (!item.route.Queue || item.state != itemWanting) && (!item.route.shut || item.isBusy())
 }
 
-// topicBlocked reports whether the item waits for its topic. An item that is held already does not wait, nor one that
+// topicPaused reports whether the item waits for its topic. An item that is held already does not wait, nor one that
 // has expired: it goes to its end.
-func (item *Item) topicBlocked() bool {
-	return item.route.topics.blocked[item.Record.Envelope.Topic] && !item.held && !item.route.isPast(item.ends)
+func (item *Item) topicPaused() bool {
+	return item.route.topics.paused[item.Record.Envelope.Topic] && !item.held && !item.route.isPast(item.ends)
 }
 
 // isLost reports whether this member has lost the partition of a concluded item.

@@ -16,14 +16,25 @@ import (
 //   field        | the key waits for                            | it goes on
 //   -------------|----------------------------------------------|------------------------------------------------
 //   busy         | items that are out, or on their way out      | when they are concluded
-//   unstored     | outcomes that hold it until they are stored  | when the settle is answered
-//   holds        | stored records: a retry, one that blocks,    | by a Due, by a notice,
+//   unstored     | outcomes that block it until they are stored | when the settle is answered
+//   blockers     | stored records: a retry, an abandoned one,   | by a Due, by a notice,
 //                | one that is held elsewhere or locked         | by another read of the record
 //   topic        | the paused topic of its first record         | when the topic opens, or the record expires
 //   resume       | records that the front has passed            | by a page of the key, from resume on
-//   asks         | the store: more may hold it than is known    | by a page of the key, from its start
+//   asks         | the store: more may block it than is known   | by a page of the key, from its start
 //
 // Each of these events ends in advance, which alone lets records go.
+//
+// A record is passed if it is not taken into memory when a range brings it: the key notes the first such sequence
+// (resume), and a page of the key brings the record later. The next page depends on these fields:
+//
+//   resume | anew | asks | the next page
+//   -------|------|------|---------------------------------------------------------------------------------------
+//   0      | no   | no   | none: no record was passed
+//   n      | no   | no   | begins at n
+//   1      | yes  | no   | begins at the start of the key, since earlier records may have come back (reread)
+//   1      | yes  | yes  | the same, and nothing of the key goes before it: not all that blocks it is known (ask)
+//   0 or n | no   | yes  | as without asks, but nothing goes: when no known record blocks the key, advance calls ask
 
 const (
 	// keyDepth is how many records of a key may wait in memory. When half of them are gone, as many are read at
@@ -46,19 +57,19 @@ type key struct {
 	busy  int     // items that left the queue and are not concluded
 	// single: the busy item is held first, so it is the only one.
 	single   bool
-	unstored []*Item                    // concluded with an outcome that holds the key until it is stored
-	holds    map[int64]core.BlockReason // by sequence: stored records that hold the key
+	unstored []*Item                    // concluded with an outcome that blocks the key until it is stored
+	blockers map[int64]core.BlockReason // by sequence: stored records that block the key
 	// resume is the first sequence that was passed, 0 if none was. From there on the key's records are read by key:
 	// none of them is in the queue, retries apart, and no range brings one in. 1 stands for the start of the key.
 	resume  int64
 	asked   int64     // the value of resume when the read under way was sent
 	passed  int       // records passed since then, some of them several times
-	anew    bool      // its next page begins at the start of the key, and shows everything that holds it
-	stale   bool      // the page under way is useless
+	anew    bool      // its next page begins at the start of the key, and shows everything that blocks it
+	stale   bool      // something happened since the page under way was asked for: it is useless
 	listed  bool      // in toRead, or in a read under way
 	dropped bool      // nothing refers to it any more
 	touched bool      // to be advanced when the read result has been taken in
-	topic   string    // the blocked topic of its head
+	topic   string    // the paused topic of its head
 	ends    time.Time // when the head expires; zero = never
 	deep    bool      // in route.deep
 	doubt
@@ -66,7 +77,7 @@ type key struct {
 
 // doubt is about a key of which the store may know more.
 type doubt struct {
-	// asks: not all that holds it is known. The store is asked before anything of it goes.
+	// asks: not all that blocks it is known. The store is asked before anything of it goes.
 	asks  bool
 	first int64 // the first record that was passed since then
 	// slow: only late ranges have met it, which meet waiting records again and again. Or its page was useless
@@ -97,7 +108,7 @@ func (k *key) forget() {
 	if len(k.queue) > 0 || k.busy > 0 || len(k.unstored) > 0 || k.listed || k.dropped {
 		return
 	}
-	if waits := len(k.holds) > 0 || k.topic != ""; waits && len(rt.keys) > rt.opts.MaxKeys {
+	if waits := len(k.blockers) > 0 || k.topic != ""; waits && len(rt.keys) > rt.opts.MaxKeys {
 		rt.forgetWait(k)
 	} else if waits || k.resume != 0 {
 		return
@@ -167,12 +178,12 @@ func (k *key) passedFrom() int64 {
 // passQueue drops the items of a key that wait in memory; they are read again later.
 func (d *Dispatcher) passQueue(k *key) { d.passItems(k, 0) }
 
-// passBehind does so with those behind a record that holds the key.
+// passBehind does so with those behind a record that blocks the key.
 func (d *Dispatcher) passBehind(k *key) {
 	if len(k.unstored) > 0 || k.topic != "" {
 		d.passQueue(k)
 	} else {
-		d.passItems(k, k.firstHold())
+		d.passItems(k, k.firstBlocker())
 	}
 }
 
@@ -184,7 +195,7 @@ func (d *Dispatcher) passItems(k *key, behind int64) {
 	kept := k.queue[:0:0]
 	for _, item := range slices.Clone(k.queue) {
 		if item.retry || item.held || item.Record.Seq < behind {
-			kept = append(kept, item) // its hold is stored: no read brings it again
+			kept = append(kept, item) // the store has it as held by this member: no page brings it again
 			continue
 		}
 		k.passFrom(item.Record.Seq)
@@ -200,21 +211,21 @@ func (k *key) insert(item *Item) {
 	k.route.load.queued++
 }
 
-// hold notes that a stored record holds the key.
-func (k *key) hold(seq int64, why core.BlockReason) {
-	if k.holds == nil {
-		k.holds = map[int64]core.BlockReason{}
+// block notes that a stored record blocks the key.
+func (k *key) block(seq int64, why core.BlockReason) {
+	if k.blockers == nil {
+		k.blockers = map[int64]core.BlockReason{}
 	}
-	k.holds[seq] = why
+	k.blockers[seq] = why
 }
 
-// heldBefore reports whether something before seq holds the key. A key in doubt is held: its unknown records may be
-// earlier ones.
-func (k *key) heldBefore(seq int64) bool {
+// blockedBefore reports whether something before seq blocks the key. A key in doubt is blocked: its unknown records may
+// be earlier ones.
+func (k *key) blockedBefore(seq int64) bool {
 	if k.asks {
 		return true
 	}
-	for s := range k.holds {
+	for s := range k.blockers {
 		if s < seq {
 			return true
 		}
@@ -229,17 +240,17 @@ func (k *key) heldBefore(seq int64) bool {
 
 // blocked reports whether no record of the key from seq on could be handed out if it was read now.
 func (k *key) blocked(seq int64) bool {
-	return len(k.unstored) > 0 || k.topic != "" || len(k.holds) > 0 && k.firstHold() < seq
+	return len(k.unstored) > 0 || k.topic != "" || len(k.blockers) > 0 && k.firstBlocker() < seq
 }
 
-// blockReasonLocked: a transaction has locked the record.
+// blockReasonLocked: a transaction has locked the record. Only this package has the reason: no store reads it.
 const blockReasonLocked = core.BlockedByAbandoned + 1
 
-// firstHold returns the first record that holds the key. One that another member has out holds all of it: of a key only
-// one is out.
-func (k *key) firstHold() int64 {
+// firstBlocker returns the first record that blocks the key. One that another member has out blocks all of it: of a key
+// only one is out.
+func (k *key) firstBlocker() int64 {
 	first := int64(math.MaxInt64)
-	for seq, why := range k.holds {
+	for seq, why := range k.blockers {
 		if why == core.BlockedByHold {
 			return 0
 		}
@@ -256,7 +267,7 @@ func (d *Dispatcher) advance(k *key) {
 	if k == nil || k.dropped {
 		return
 	}
-	if d.reads.paging { // until all records of the result are in their places
+	if d.reads.takingIn { // until all records of the result are in their places
 		if !k.touched {
 			k.touched = true
 			d.reads.touched = append(d.reads.touched, k)
@@ -264,14 +275,15 @@ func (d *Dispatcher) advance(k *key) {
 		return
 	}
 	rt := k.route
-	// 1. Items go while the key lets them.
+	// 1. Items go while the key lets them. An item behind records that were passed waits for these. A retry does
+	// not: it was out before, so its place in the key is before theirs; see due.go.
 	for k.busy < rt.Pipelined && len(k.queue) > 0 {
 		item := k.queue[0]
 		seq := item.Record.Seq
-		if k.resume != 0 && k.resume <= seq && !item.retry || k.heldBefore(seq) {
+		if k.resume != 0 && k.resume <= seq && !item.retry || k.blockedBefore(seq) {
 			break
 		}
-		if k.topic = ""; item.topicBlocked() {
+		if k.topic = ""; item.topicPaused() {
 			k.pause(item.Record.Envelope.Topic, item.ends)
 			d.passQueue(k)
 			break
@@ -286,14 +298,14 @@ func (d *Dispatcher) advance(k *key) {
 		k.busy++
 		d.enqueue(item)
 	}
-	// 2. No known record holds the key any more, and only the doubt is left: the store is asked.
-	if k.asks && !k.anew && len(k.holds) == 0 {
+	// 2. No known record blocks the key any more, and only the doubt is left: the store is asked.
+	if k.asks && !k.anew && len(k.blockers) == 0 {
 		k.ask()
 	}
-	// 3. The next page is asked for. A page of a key in doubt (anew) tells of its holds, so it does not wait for
-	// them.
-	short := len(k.queue) == 0 || len(k.queue) < d.keyDepth/2 || k.resume <= k.queue[0].Record.Seq
-	if k.resume != 0 && !k.listed && short && (!k.blocked(k.resume) || k.anew) {
+	// 3. The next page is asked for. A page of a key in doubt (anew) tells what blocks it, so it does not
+	// wait for that.
+	low := len(k.queue) == 0 || len(k.queue) < d.keyDepth/2 || k.resume <= k.queue[0].Record.Seq
+	if k.resume != 0 && !k.listed && low && (!k.blocked(k.resume) || k.anew) {
 		k.listed = true
 		rt.toRead = append(rt.toRead, k)
 	}
@@ -301,15 +313,15 @@ func (d *Dispatcher) advance(k *key) {
 	k.forget()
 }
 
-// enqueue puts an item whose key is free where it belongs: into a window if it may have killed a member, to the Hold if
-// it must be held first, else among the ready ones.
+// enqueue puts an item whose key is free where it belongs: to the suspects if it may have killed a member, to the wants
+// if a Hold must store that this member has it, else among the ready ones.
 func (d *Dispatcher) enqueue(item *Item) {
 	rt := item.route
-	rt.load.held++
+	rt.load.inWindow++
 	switch {
 	case item.isSuspect():
 		item.state = itemSuspect
-		rt.holds.suspects = append(rt.holds.suspects, item)
+		rt.suspects.waiting = append(rt.suspects.waiting, item)
 	case !item.isPlain():
 		item.state, item.at = itemWanting, d.now
 		rt.wants = append(rt.wants, item)
@@ -334,11 +346,11 @@ func (rt *route) makeReady(item *Item) {
 }
 
 // admit takes in a ready record of a range. It is handed out, or goes into its key, or is passed. hazard is the least
-// position of a pass under way: records behind it may lack earlier ones of their transaction, and so their key is read
-// from there on. The steps:
+// position of a walk or a late scan under way (group.go): records behind it may lack earlier ones of their transaction,
+// and so their key is read from there on. The steps:
 //
 //  1. A record that is in memory, or was settled after the read was sent, is skipped.
-//  2. A record that another session holds, or that was locked a short while ago, is not handed out. It holds its key.
+//  2. A record that another session holds, or that was locked a short while ago, is not handed out. It blocks its key.
 //  3. A record without a key goes, or is passed if its topic is paused.
 //  4. At the bound of keys the head of a new key is passed if its topic is paused: it need not be remembered first.
 //  5. Any other record goes to the end of its key queue, or the key notes that it was passed.
@@ -359,14 +371,14 @@ func (d *Dispatcher) admit(rt *route, rec *core.Record, hazard int64) {
 		if foreign {
 			return
 		}
-		if ends := rt.expiresAt(rec); rt.topics.blocked[rec.Envelope.Topic] && !rt.isPast(ends) {
+		if ends := rt.expiresAt(rec); rt.topics.paused[rec.Envelope.Topic] && !rt.isPast(ends) {
 			rt.topics.pass(rec.Envelope.Topic, rec.Seq, ends)
 			return
 		}
 		d.enqueue(rt.newItem(rec))
 		return
 	}
-	if rt.keys[rec.Envelope.Key] == nil && rt.topics.blocked[rec.Envelope.Topic] && len(rt.keys) >= rt.opts.MaxKeys && !foreign {
+	if rt.keys[rec.Envelope.Key] == nil && rt.topics.paused[rec.Envelope.Topic] && len(rt.keys) >= rt.opts.MaxKeys && !foreign {
 		if ends := rt.expiresAt(rec); !rt.isPast(ends) { // it need not be remembered first
 			rt.topics.pass(rec.Envelope.Topic, rec.Seq, ends)
 			if g := rt.groupOf(rec.Slot); g != nil {
@@ -381,11 +393,11 @@ func (d *Dispatcher) admit(rt *route, rec *core.Record, hazard int64) {
 	switch {
 	// a later record of the key would overtake it
 	case foreign:
-		k.hold(rec.Seq, why)
+		k.block(rec.Seq, why)
 	// earlier records of the key are not in memory: a page brings them together
 	case k.resume != 0 && k.resume <= rec.Seq:
 		k.passFrom(rec.Seq)
-	// a walk may still find an earlier one
+	// a walk or a late scan may still find an earlier one
 	case hazard < rec.Seq:
 		k.passFrom(hazard + 1)
 	// At the bound of all queues a key with nothing in memory still gets one record: otherwise it would wait for
@@ -401,10 +413,10 @@ func (d *Dispatcher) admit(rt *route, rec *core.Record, hazard int64) {
 }
 
 // applyKeyPage takes in the page of a key that was read from From up to To. The page counts only if nothing has
-// happened to the key since it was sent: no notice (stale), no earlier record that was passed, and no pass that is
-// still before its begin. A page from the start of the key shows everything that holds it, and so replaces the memory
-// of that.
-func (d *Dispatcher) applyKeyPage(rt *route, k *key, from, to int64, left bool, page *core.KeyRecords, hazard int64) {
+// happened to the key since it was sent: no notice (stale), no earlier record that was passed, and no walk or late scan
+// that is still before its begin. A page from the start of the key shows everything that blocks it, and so replaces the
+// memory of that. excluded: the front of the same read left the key out.
+func (d *Dispatcher) applyKeyPage(rt *route, k *key, from, to int64, excluded bool, page *core.KeyRecords, hazard int64) {
 	k.listed = false
 	if k.dropped {
 		return
@@ -416,25 +428,25 @@ func (d *Dispatcher) applyKeyPage(rt *route, k *key, from, to int64, left bool, 
 		return
 	}
 	anew := k.anew
-	// 2. A walk is still before the page, and may find an earlier record.
+	// 2. A walk or a late scan is still before the page, and may find an earlier record.
 	if hazard < from {
-		k.passFrom(hazard + 1) // a walk may find an earlier one
+		k.passFrom(hazard + 1)
 		k.slow = true
 		d.advance(k)
 		return
 	}
-	// 3. A page from the start replaces the memory of the holders.
+	// 3. A page from the start replaces the memory of the blockers.
 	if anew {
 		k.anew, k.asks, k.first = false, false, 0
-		for seq := range k.holds {
-			// A retry that was stored after the page was read holds the key, although the page does not
+		for seq := range k.blockers {
+			// A retry that was stored after the page was read blocks the key, although the page does not
 			// show it.
 			if !rt.recent.read[seq] {
-				delete(k.holds, seq)
+				delete(k.blockers, seq)
 			}
 		}
 	}
-	// 4. Waiting records of the page hold the key.
+	// 4. Waiting records of the page block the key.
 	for i := range page.Blocked {
 		rt.wait(&page.Blocked[i])
 	}
@@ -446,12 +458,12 @@ func (d *Dispatcher) applyKeyPage(rt *route, k *key, from, to int64, left bool, 
 			continue
 		}
 		if d.foreign(rec.Holder) {
-			k.hold(rec.Seq, core.BlockedByHold)
+			k.block(rec.Seq, core.BlockedByHold)
 			rt.visitLater(rec.Ref, rec.Slot, k.name)
 			continue
 		}
 		if rt.isLocked(rec) {
-			k.hold(rec.Seq, blockReasonLocked)
+			k.block(rec.Seq, blockReasonLocked)
 			continue
 		}
 		item := rt.newItem(rec)
@@ -462,24 +474,24 @@ func (d *Dispatcher) applyKeyPage(rt *route, k *key, from, to int64, left bool, 
 	// 6. The records behind the page are passed: those that its limit has cut, and those that the front of the same
 	// read left out.
 	if page.More {
-		k.passed = d.keyDepth / shortShare // it is not short
+		k.passed = d.keyDepth / shortShare // with the one that passFrom counts the key is not short
 	}
 	switch {
 	case page.More && len(page.Records) > 0:
 		k.passFrom(page.Records[len(page.Records)-1].Seq + 1)
 	case page.More:
 		k.passFrom(from + 1)
-	case left:
+	case excluded:
 		k.passFrom(to + 1) // the range did not bring the records behind it
 	}
-	// 7. Records behind a holder need no memory.
+	// 7. Records behind a blocker need no memory.
 	if k.blocked(math.MaxInt64) {
 		d.passBehind(k)
 	}
 	d.advance(k)
 }
 
-// wait takes in a record that waits for its time, and so holds its key.
+// wait takes in a record that waits for its time, and so blocks its key.
 func (rt *route) wait(w *core.BlockedRecord) {
 	if rt.known[w.Seq] != nil || rt.recent.read[w.Seq] {
 		return
@@ -498,12 +510,12 @@ func (rt *route) wait(w *core.BlockedRecord) {
 	if g == nil {
 		return
 	}
-	rt.holdKey(g, w.Key, w.Slot, w.Seq, w.Why)
+	rt.blockKey(g, w.Key, w.Slot, w.Seq, w.Why)
 }
 
-// holdKey notes that a stored record holds a key. If the key cannot be remembered, the group notes that it does not
+// blockKey notes that a stored record blocks a key. If the key cannot be remembered, the group notes that it does not
 // know all: from then on the store is asked about each new key.
-func (rt *route) holdKey(g *group, name string, slot uint8, seq int64, why core.BlockReason) {
+func (rt *route) blockKey(g *group, name string, slot uint8, seq int64, why core.BlockReason) {
 	k := rt.keys[name]
 	if k == nil {
 		if len(rt.keys) >= rt.opts.MaxKeys {
@@ -513,7 +525,7 @@ func (rt *route) holdKey(g *group, name string, slot uint8, seq int64, why core.
 		k = &key{route: rt, name: name, slot: slot, doubt: doubt{asks: !g.complete}}
 		rt.keys[name] = k
 	}
-	k.hold(seq, why)
+	k.block(seq, why)
 }
 
 // reread schedules another read of the whole key, from its start. The queue goes, since earlier records may have come

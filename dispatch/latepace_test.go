@@ -7,9 +7,9 @@ import (
 	"github.com/waybill-go/waybill/core"
 )
 
-// TestLatePassOverWaitingRecordsRests: while a transaction is open, late passes meet the records again that wait behind
-// an earlier one of their key. They are no news, and so the pauses between passes grow.
-func TestLatePassOverWaitingRecordsRests(t *testing.T) {
+// TestLateScanOverWaitingRecordsRests: while a transaction is open, late scans meet the records again that wait behind
+// an earlier one of their key. They are no news, and so the pauses between late scans grow.
+func TestLateScanOverWaitingRecordsRests(t *testing.T) {
 	t.Parallel()
 	w, reads := newSmall(t), 0
 	call := w.call
@@ -33,7 +33,7 @@ func TestLatePassOverWaitingRecordsRests(t *testing.T) {
 		t.Errorf("handed out %v behind a record that is retried", got)
 	}
 	if reads > 12*8 { // of eleven records each, and one of the front
-		t.Errorf("%d reads in a second, want at most eight passes", reads)
+		t.Errorf("%d reads in a second, want at most eight late scans", reads)
 	}
 	w.must(tx.Commit())
 }

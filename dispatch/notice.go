@@ -284,7 +284,7 @@ func (d *Dispatcher) cancel(item *Item) {
 	rt, k := item.route, item.key
 	d.remove(item)
 	rt.keep(item)
-	rt.load.held++
+	rt.load.inWindow++
 	item.state, item.outcome = itemSettling, core.Cancel(&item.Record, item.decision.Reason)
 	if item.unknown {
 		item.outcome = item.outcome.WithUnknown()
@@ -326,10 +326,10 @@ func (d *Dispatcher) decideRead(rt *route, v *revisit, rec *core.Record, w *core
 	}
 	item := rt.newItem(rec)
 	item.state = itemSettling // it is in no list; remove counts it as beyond its queue
-	rt.load.held++
+	rt.load.inWindow++
 	if rt.ordered() && rec.Envelope.Key != "" {
 		item.key = rt.key(rec.Envelope.Key, rec.Slot)
-		delete(item.key.holds, rec.Seq)
+		delete(item.key.blockers, rec.Seq)
 	}
 	item.decision = c
 	d.cancel(item)

@@ -48,7 +48,7 @@ type Route struct {
 	Name string
 	// Order is how its records are handed out. Only OrderPerKey heeds keys.
 	Order waybill.Order
-	// Blocks: an abandoned record holds its key until an operator decides.
+	// Blocks: an abandoned record blocks its key until an operator decides.
 	Blocks bool
 	// Partitions is how many partitions the route has, if this member is the first to serve it; default 64.
 	Partitions int

@@ -12,7 +12,7 @@ import (
 	"github.com/waybill-go/waybill/hlc"
 )
 
-// TestRetryDoesNotWaitForOthers: an outcome that holds a key is stored at once, although more are likely to come.
+// TestRetryDoesNotWaitForOthers: an outcome that blocks a key is stored at once, although more are likely to come.
 func TestRetryDoesNotWaitForOthers(t *testing.T) { // DB-23
 	t.Parallel()
 	w := newSmall(t)
@@ -87,17 +87,17 @@ func TestMissingResults(t *testing.T) { // DB-23
 	}
 }
 
-// TestKeyOfABlockedTopicGoesOn: a key whose head had a blocked topic goes on when that is allowed again.
-func TestKeyOfABlockedTopicGoesOn(t *testing.T) { // DB-23
+// TestKeyOfAPausedTopicGoesOn: a key whose head had a paused topic goes on when that is allowed again.
+func TestKeyOfAPausedTopicGoesOn(t *testing.T) { // DB-23
 	t.Parallel()
 	w := newSmall(t)
 	w.start()
-	w.d.BlockTopic("r", "t", true)
+	w.d.PauseTopic("r", "t", true)
 	w.stage("k", "a", "b")
 	if got := w.run(100 * time.Millisecond); len(got) != 0 {
-		t.Errorf("handed out %v of a blocked topic", got)
+		t.Errorf("handed out %v of a paused topic", got)
 	}
-	w.d.BlockTopic("r", "t", false)
+	w.d.PauseTopic("r", "t", false)
 	if got := w.run(100 * time.Millisecond); !slices.Equal(got, []string{"a"}) {
 		t.Errorf("handed out %v, want a", got)
 	}

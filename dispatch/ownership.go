@@ -53,8 +53,8 @@ func (d *Dispatcher) applyOwnership(c *Call) {
 	}
 }
 
-// acquire notes that the member owns a partition now, and up to which number a dead owner may have had records out. Its
-// windows begin small again, since these records come early among the suspects.
+// acquire notes that the member owns a partition now, and up to which number a dead owner may have had records out. The
+// crash windows of the route begin small again, since these records come early among the suspects.
 func (d *Dispatcher) acquire(rt *route, o *core.PartitionState) {
 	rt.partitions[o.Partition] = &partition{Partition: o.Partition, route: rt, term: o.Term, readAfter: o.ReadAfter}
 	care := o.UncertainUpTo
@@ -65,7 +65,7 @@ func (d *Dispatcher) acquire(rt *route, o *core.PartitionState) {
 	delete(d.releases.releasedAt, o.Partition)
 	delete(d.peers.orphaned, o.Partition)
 	if care > 0 {
-		rt.holds.windows = 0
+		rt.suspects.crashWindows = 0
 	}
 	for s := o.Partition.From; s < o.Partition.To; s++ {
 		rt.uncertainUpTo[s] = care

@@ -70,15 +70,15 @@ type reading struct {
 
 // reads knows the read under way, and the work that waits until its result has been taken in.
 type reads struct {
-	routes  []*route // whose ranges are read
-	count   int      // ranges read, to give sweeps their share
-	paging  bool     // a result is being taken in
-	late    bool     // its record is of a late range
-	touched []*key   // to be advanced after the result
+	routes   []*route // whose ranges are read
+	count    int      // ranges read, to give sweeps their share
+	takingIn bool     // a result is being taken in
+	late     bool     // its record is of a late range
+	touched  []*key   // to be advanced after the result
 }
 
 // reset forgets the read of a session that has ended.
-func (r *reads) reset() { r.paging, r.late, r.touched = false, false, nil }
+func (r *reads) reset() { r.takingIn, r.late, r.touched = false, false, nil }
 
 // readDue returns when the next read is due, for the route that is due first; zero = none.
 func (d *Dispatcher) readDue() time.Time {
@@ -193,7 +193,7 @@ func (d *Dispatcher) addNewlyOwned(r *reading) {
 // addRanges adds the ranges of a route's groups, and returns the keys that its fronts leave out. The width of each
 // range is bounded, not only its number of records: deleted rows between them cost as much as live ones, as long as an
 // old snapshot keeps them. Records in memory are skipped, so that they do not fill the limit of a range that was read
-// before. When the route is crowded, the front and the walks wait. The late pass goes on, since the pages of keys must
+// before. When the route is crowded, the front and the walks wait. The late scan goes on, since the pages of keys must
 // fit it.
 func (d *Dispatcher) addRanges(r *reading, rt *route, room int) (left map[string]bool) {
 	left = map[string]bool{}
@@ -274,7 +274,7 @@ func (rt *route) deepKeys(g *group) (names []string) {
 
 // addKeys adds keys of a route whose next page must be read, up to a number of records. It returns how many may come. A
 // page begins at the hazard of the group, if that is before the passed records: an earlier record of the key may have
-// appeared since. A key in doubt begins at its start, which shows everything that holds it. A short key gets a small
+// appeared since. A key in doubt begins at its start, which shows everything that blocks it. A short key gets a small
 // page, so that one read serves many.
 func (d *Dispatcher) addKeys(r *reading, rt *route, limit int, left map[string]bool) (n int) {
 	var rest []*key

@@ -16,8 +16,8 @@ import (
 //   2. transactions: the transactions that have ended since the last read begin their walks.
 //   3. drop: this member forgets the partitions that the result says it has lost.
 //   4. notices: decisions of operators take effect before the records that they are about.
-//   5. loadNewlyOwned: the records that wait in new partitions hold their keys. After that, records of them can go.
-//   6. positions: cursors, late passes and walks move to the end of the read. Now the hazards are known.
+//   5. loadNewlyOwned: the records that wait in new partitions block their keys. After that, records of them can go.
+//   6. positions: cursors, late scans and walks move to the end of the read. Now the hazards are known.
 //   7. keyPages, records, passPaused, takeRevisits: the records go into their keys, or are passed.
 //   8. advance: each key that was touched lets its records go, once.
 //   9. rest, merge: each route gets the time of its next read.
@@ -63,8 +63,8 @@ func (d *Dispatcher) readDone(r *reading, result *core.ReadResult, c *Call) {
 			d.peers.heartbeatAt = d.now
 		}
 	}
-	// From here to the end of paging advance only notes the keys.
-	d.reads.paging = true
+	// From here to the end of takingIn, advance only notes the keys.
+	d.reads.takingIn = true
 	d.takeNotices(result)
 	d.loadNewlyOwned(r, result)
 	found := map[*route]bool{}
@@ -73,7 +73,7 @@ func (d *Dispatcher) readDone(r *reading, result *core.ReadResult, c *Call) {
 	d.records(r, result, found)
 	d.passPaused(r, result, visible)
 	d.takeRevisits(r, result)
-	d.reads.paging = false
+	d.reads.takingIn = false
 	touched := d.reads.touched
 	d.reads.touched = nil
 	for _, k := range touched {
@@ -179,12 +179,12 @@ func (d *Dispatcher) loadNewlyOwned(r *reading, result *core.ReadResult) {
 	}
 }
 
-// positions moves cursors, walks and late passes to the end of the read, before its records are taken in. A range that
+// positions moves cursors, walks and late scans to the end of the read, before its records are taken in. A range that
 // was cut short ends at its last record, or where it began.
 //
-// A late pass goes over (stable, cursor] and can take several reads. Its goal is the number up to which everything was
+// A late scan goes over (stable, cursor] and can take several reads. Its goal is the number up to which everything was
 // visible in its first read: at the end stable becomes that. A transaction can end between two reads and show records
-// in the part that is passed, from the goal on. So in the later reads the goal is the hazard.
+// in the part that it is through with, from the goal on. So in the later reads the goal is the hazard.
 func (d *Dispatcher) positions(r *reading, result *core.ReadResult, visible int64) {
 	late := map[*group]bool{}
 	for _, rt := range r.routes {
@@ -236,15 +236,15 @@ func (d *Dispatcher) positions(r *reading, result *core.ReadResult, visible int6
 		if r.ranges[i].kind != rangeFront {
 			continue
 		}
-		// The late pass is over only if it has reached the place where the front of the same read began.
+		// The late scan is over only if it has reached the place where the front of the same read began.
 		switch {
 		case !late[g]: // there is nothing between stable and the cursor
 			if g.stable >= r.ranges[i].from {
 				g.goal = visible
-				g.passDone()
+				g.lateDone()
 			}
 		case g.late >= r.ranges[i].from: // it goes up to where the front began
-			g.passDone()
+			g.lateDone()
 		default:
 			g.route.pace.more = true
 		}
@@ -300,7 +300,7 @@ func (d *Dispatcher) records(r *reading, result *core.ReadResult, found map[*rou
 			continue
 		}
 		d.reads.late = all[i].kind == rangeLate
-		// A late pass meets records again that wait behind an earlier one of their key.
+		// A late scan meets records again that wait behind an earlier one of their key.
 		found[rt] = found[rt] || !d.reads.late || !rt.accountsFor(rec)
 		if all[i].kind == rangeSweep && rt.ordered() && rec.Envelope.Key != "" {
 			d.readForgotten(rt, rec)
@@ -324,7 +324,7 @@ func (d *Dispatcher) passPaused(r *reading, result *core.ReadResult, visible int
 		}
 		paused := 0
 		for j := range ans.Records {
-			if g.route.topics.blocked[ans.Records[j].Envelope.Topic] {
+			if g.route.topics.paused[ans.Records[j].Envelope.Topic] {
 				paused++
 			}
 		}
@@ -346,10 +346,10 @@ func (d *Dispatcher) readForgotten(rt *route, rec *core.Record) {
 }
 
 // accountsFor reports whether a record is one that its key has passed, and will read when its turn comes, or one that
-// is known to hold its key.
+// is known to block its key.
 func (rt *route) accountsFor(rec *core.Record) bool {
 	k := rt.keys[rec.Envelope.Key]
-	return k != nil && (k.resume != 0 && k.resume <= rec.Seq || k.holds[rec.Seq] != 0)
+	return k != nil && (k.resume != 0 && k.resume <= rec.Seq || k.blockers[rec.Seq] != 0)
 }
 
 // takeRevisits takes in the records that are read again. They end in one of these ways:

@@ -27,7 +27,7 @@ func (d *Dispatcher) rejoin() {
 			item.lost = true
 		}
 		fresh := newRoute(d.env, rt.Route)
-		fresh.topics.blocked, fresh.shut = rt.topics.blocked, rt.shut
+		fresh.topics.paused, fresh.shut = rt.topics.paused, rt.shut
 		d.routes[i], d.byName[rt.Name] = fresh, fresh
 	}
 }

@@ -9,7 +9,7 @@ import (
 )
 
 // A route is everything that the member knows about one route: its partitions and reading places (groups), the records
-// in memory (known, ready, wants, holds), keys, and paused topics. No two routes share a bound of memory, so a route
+// in memory (known, ready, wants, suspects), keys, and paused topics. No two routes share a bound of memory, so a route
 // that is slow or blocked takes no place from another.
 
 // queueDepth is how many windows of records may wait behind their keys in memory. Beyond it the front only notes where
@@ -31,7 +31,7 @@ type route struct {
 
 	known    map[int64]*Item // by sequence: all items in memory, in every state
 	load     load
-	holds    holds
+	suspects suspects
 	ready    []*Item // to be handed out, in order
 	wants    []*Item // to be held before they are handed out
 	recent   recent
@@ -53,10 +53,11 @@ type remembered struct {
 
 // load counts a route's items in memory. It is kept in step with known.
 type load struct {
-	held   int   // items beyond their key queue, without the locked ones: they take the places of the window
-	locked int   // items whose outcome waits for the lock of another transaction; they take no place
-	queued int   // items in key queues
-	bytes  int64 // the bodies of all items in memory
+	// inWindow counts items beyond their key queue, without the locked ones: they take places of Options.Window.
+	inWindow int
+	locked   int   // items whose outcome waits for the lock of another transaction; they take no place
+	queued   int   // items in key queues
+	bytes    int64 // the bodies of all items in memory
 }
 
 // pace says when a route is read.
@@ -83,7 +84,7 @@ type recent struct {
 func newRoute(e *env, r Route) *route {
 	return &route{
 		env: e, Route: r, partitions: map[core.Partition]*partition{}, known: map[int64]*Item{}, remembered: remembered{keys: map[string]*key{}},
-		revisits: revisits{bySeq: map[int64]*revisit{}, tries: map[int64]int{}}, holds: holds{env: e}, unreported: map[int64]uint8{},
+		revisits: revisits{bySeq: map[int64]*revisit{}, tries: map[int64]int{}}, suspects: suspects{env: e}, unreported: map[int64]uint8{},
 		recent: recent{map[int64]bool{}, map[int64]int64{}}, topics: newTopics(), queue: queue{progress: newProgress()}, overdue: overdue{env: e},
 	}
 }
@@ -134,10 +135,10 @@ func (rt *route) room() int {
 	if rt.load.bytes >= rt.opts.Bytes {
 		return 0
 	}
-	if rt.load.held >= (rt.opts.Window+1)/2 && rt.load.queued >= rt.queueDepth*rt.opts.Window/2 {
+	if rt.load.inWindow >= (rt.opts.Window+1)/2 && rt.load.queued >= rt.queueDepth*rt.opts.Window/2 {
 		return 0
 	}
-	return rt.opts.Window - rt.load.held
+	return rt.opts.Window - rt.load.inWindow
 }
 
 // crowded reports whether the front and the walks wait, because so many keys are about to be read. These do not wait
@@ -167,7 +168,7 @@ func (rt *route) letGo(item *Item) {
 		item.locked = false
 		rt.load.locked--
 	} else {
-		rt.load.held--
+		rt.load.inWindow--
 	}
 }
 
@@ -175,9 +176,9 @@ func (rt *route) letGo(item *Item) {
 // the item has not killed the member.
 func (rt *route) lock(item *Item) {
 	item.locked = true
-	rt.holds.window = without(rt.holds.window, item)
+	rt.suspects.crashWindow = without(rt.suspects.crashWindow, item)
 	rt.load.locked++
-	rt.load.held--
+	rt.load.inWindow--
 }
 
 // holdsFirst reports whether many outcomes wait for locks. Then every record is held before it is handed out: one that

@@ -35,7 +35,7 @@ var rules = []struct {
 	{"Unstored", func(c *simConfig) { c.refuse, c.unstored = true, true }, ""},
 	// a retry whose answer was lost is said again
 	{"DueRepeat", func(c *simConfig) { c.refuse, c.loseAnswers = true, true }, "DueRepeat"},
-	// a locked record holds its key
+	// a locked record blocks its key
 	{"TakeLocked", func(c *simConfig) { c.cancel = true }, ""},
 	{"Control", func(c *simConfig) { c.cancel, c.refuse, c.redrive = true, true, true }, ""},
 	{"Lower", func(c *simConfig) { // a hint is lowered before a notice is deleted

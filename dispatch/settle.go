@@ -49,7 +49,7 @@ func (s *settles) reset() { s.items, s.notices = nil, nil }
 func (s *settles) empty() bool { return len(s.items) == 0 && len(s.notices) == 0 }
 
 // add takes in an item whose outcome must be stored. A published or expired record can wait for others to be stored
-// with it. Any other outcome holds its key, so that it is urgent. So is that of a cancellable record with a key.
+// with it. Any other outcome blocks its key, so that it is urgent. So is that of a cancellable record with a key.
 func (s *settles) add(item *Item) {
 	item.tries, item.at = 0, s.now
 	s.since = earliest(s.since, s.now)
@@ -197,7 +197,7 @@ func (d *Dispatcher) settled(items []*Item, notices []core.Notice, res core.Resu
 	}
 }
 
-// stored is called when the outcome of item is stored. The notes about it end first: it no longer holds its key as an
+// stored is called when the outcome of item is stored. The notes about it end first: it no longer blocks its key as an
 // item. Then it goes one of these ways:
 //
 //	outcome, record            | the item
@@ -205,8 +205,8 @@ func (d *Dispatcher) settled(items []*Item, notices []core.Notice, res core.Resu
 //	of a lost partition        | leaves memory: the record is the next owner's
 //	changed meanwhile          | leaves memory, and the record or its key is read again
 //	released                   | is ready again, in memory as in the store
-//	rejected; a released retry | leaves memory; the stored record holds the key, and a Due brings it
-//	abandoned, and blocks      | leaves memory; the stored record holds the key until a notice
+//	rejected; a released retry | leaves memory; the stored record blocks the key, and a Due brings it
+//	abandoned, and blocks      | leaves memory; the stored record blocks the key until a notice
 //	any other                  | leaves memory
 func (d *Dispatcher) stored(item *Item) {
 	k, rt := item.key, item.route
@@ -236,16 +236,16 @@ func (d *Dispatcher) stored(item *Item) {
 		item.Record.Version++
 		d.putBack(item)
 		return
-	case o.Event() == core.EventRejected, o.Event() == core.EventReleased:
+	case o.Event() == core.EventAttemptFailed, o.Event() == core.EventReleased:
 		d.finish(item)
 		d.timers.askBy(d.now.Add(o.In()))
 		if k != nil {
-			k.hold(item.Record.Seq, core.BlockedByRetry)
+			k.block(item.Record.Seq, core.BlockedByRetry)
 		}
 	case o.State() == core.StateAbandoned && rt.Blocks && o.Reason().Blocks():
 		d.finish(item)
 		if k != nil {
-			k.hold(item.Record.Seq, core.BlockedByAbandoned)
+			k.block(item.Record.Seq, core.BlockedByAbandoned)
 		}
 	default:
 		d.finish(item)

@@ -63,13 +63,13 @@ func TestMergedGroupsMissNothing(t *testing.T) { // DB-22
 }
 
 // TestHintKeepsWhatItsTopicHolds: the hint of a partition that is released is below a record that was passed since its
-// topic is blocked: the next owner does not wait for a sweep.
+// topic is paused: the next owner does not wait for a sweep.
 func TestHintKeepsWhatItsTopicHolds(t *testing.T) { // DB-23
 	t.Parallel()
 	w := newSmall(t)
 	w.start()
 	w.d.noSweeps = true
-	w.d.BlockTopic("r", "t", true)
+	w.d.PauseTopic("r", "t", true)
 	w.stage("", "a")
 	if got := w.run(100 * time.Millisecond); len(got) != 0 || len(w.d.byName["r"].topics.passed) != 1 {
 		t.Fatalf("handed out %v, passed %v", got, w.d.byName["r"].topics.passed)

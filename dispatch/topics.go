@@ -21,7 +21,7 @@ const (
 
 // topics are the paused topics of a route.
 type topics struct {
-	blocked map[string]bool // by topic: paused
+	paused map[string]bool // by topic
 	// passed has, by paused topic, the records that were passed and not remembered: those without a key, and heads
 	// of keys that are forgotten.
 	passed map[string]passed
@@ -52,13 +52,13 @@ func (t *topics) pass(topic string, seq int64, ends time.Time) {
 }
 
 // open forgets a topic, and returns its passed records.
-func (t *topics) open(topic string) (p passed, paused bool) {
-	p, paused = t.passed[topic]
-	delete(t.blocked, topic)
+func (t *topics) open(topic string) (p passed, ok bool) {
+	p, ok = t.passed[topic]
+	delete(t.paused, topic)
 	delete(t.passed, topic)
 	delete(t.heads, topic)
 	delete(t.walked, topic)
-	return p, paused
+	return p, ok
 }
 
 // pause notes that a key waits for the topic of its head, until that expires.
@@ -149,18 +149,18 @@ func (rt *route) walkFrom(seq int64) {
 	}
 }
 
-// BlockTopic stops the handing out of a topic's records, or allows it again. Records that expire meanwhile are handed
+// PauseTopic stops the handing out of a topic's records, or allows it again. Records that expire meanwhile are handed
 // out all the same.
-func (d *Dispatcher) BlockTopic(route, topic string, blocked bool) {
+func (d *Dispatcher) PauseTopic(route, topic string, paused bool) {
 	rt := d.byName[route]
-	if rt == nil || rt.topics.blocked[topic] == blocked {
+	if rt == nil || rt.topics.paused[topic] == paused {
 		return
 	}
-	if blocked {
-		rt.topics.blocked[topic] = true
+	if paused {
+		rt.topics.paused[topic] = true
 		return
 	}
-	if p, paused := rt.topics.open(topic); paused {
+	if p, ok := rt.topics.open(topic); ok {
 		rt.walkFrom(p.from)
 	}
 	for _, k := range rt.keysOf(topic) {

@@ -31,7 +31,7 @@ func (d *Dispatcher) reportUncertain(rt *route, slots core.Slots) {
 		}
 		if item.state == itemQueued {
 			rt.load.queued--
-			rt.load.held++
+			rt.load.inWindow++
 			if k != nil {
 				k.queue = without(k.queue, item)
 			}

@@ -116,7 +116,7 @@ func (e *engine) outage(item *dispatch.Item, err error, generation uint64) {
 	d := b.open(e.now, err, &probes, e.publishes.openings)
 	b.unbound = time.Time{}
 	if topic != "" {
-		e.d.BlockTopic(rt.Name, topic, true)
+		e.d.PauseTopic(rt.Name, topic, true)
 	} else {
 		e.freeBehindKey(rt)
 	}
@@ -162,7 +162,7 @@ func (e *engine) noteSent(item *dispatch.Item, generation uint64) {
 // forgetTopic removes the breaker of a topic. say is whether the log says that publishing goes on.
 func (e *engine) forgetTopic(rt *route, topic string, say bool) {
 	delete(rt.breakers.topics, topic)
-	e.d.BlockTopic(rt.Name, topic, false)
+	e.d.PauseTopic(rt.Name, topic, false)
 	e.closeBreaker(rt, topic, say)
 }
 
@@ -241,7 +241,7 @@ func (e *engine) stepBreakers(rt *route) (next time.Time) {
 			next = earliest(next, b.anyAt)
 		default:
 			b.anyAt = time.Time{}
-			e.d.BlockTopic(rt.Name, topic, false)
+			e.d.PauseTopic(rt.Name, topic, false)
 		}
 		switch {
 		case !b.until.IsZero() || b.trial != nil:
@@ -303,7 +303,7 @@ func (e *engine) endTrial(rt *route, item *dispatch.Item, back bool) {
 		topic := item.Record.Envelope.Topic
 		if b := rt.breakers.topics[topic]; b != nil && b.trial == item {
 			ended(b)
-			e.d.BlockTopic(rt.Name, topic, false)
+			e.d.PauseTopic(rt.Name, topic, false)
 		}
 	}
 }

@@ -87,7 +87,7 @@ func (e *engine) take(c *call, item *dispatch.Item) {
 	}
 	if b := rt.breakers.topics[item.Record.Envelope.Topic]; b != nil && b.half && b.trial == nil {
 		b.trial = item
-		e.d.BlockTopic(rt.Name, item.Record.Envelope.Topic, true) // until its outcome is known
+		e.d.PauseTopic(rt.Name, item.Record.Envelope.Topic, true) // until its outcome is known
 	}
 }
 

@@ -20,7 +20,7 @@ func (e *engine) conclude(item *dispatch.Item, o core.Outcome) {
 	e.d.Conclude(e.now, item, o)
 }
 
-// release releases an item at no cost. A retry of a blocked topic waits for the topic; otherwise it would come back at
+// release releases an item at no cost. A retry of a paused topic waits for the topic; otherwise it would come back at
 // once.
 func (e *engine) release(item *dispatch.Item, unknown bool) {
 	e.counts.Released++

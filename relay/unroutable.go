@@ -71,7 +71,7 @@ func (e *engine) pauseUnbound(b *breaker, item *dispatch.Item, err error) time.D
 	e.publishes.openings++
 	warnedAt := b.warnedAt
 	in := b.open(e.now, err, &unroutable, e.publishes.openings)
-	e.d.BlockTopic(route, topic, true)
+	e.d.PauseTopic(route, topic, true)
 	e.observer.tell(e.opts.Hooks.OnBreaker, Event{Route: route, Topic: topic, RetryIn: in, Err: err})
 	if b.failures != warnUnbound && (b.failures < warnUnbound || e.now.Sub(warnedAt) < remindAfter) {
 		b.warnedAt = warnedAt

@@ -12,7 +12,7 @@
 //
 // # Guarantees
 //
-//   - A nil slot of Publish means that all replicas in sync have the message. Publishing is idempotent. Keys go to
+//   - A nil result of Publish means that all replicas in sync have the message. Publishing is idempotent. Keys go to
 //     partitions as Java's client sends them. A message without a queue yet is kept for the queues to come, for the
 //     retention of the bus: nothing is unroutable.
 //   - The client cannot take back what it has sent. So a Publish can return before the result is known. If the message
@@ -22,7 +22,7 @@
 //   - A record that the brokers refuse fails all records of its batch. The transport sends each of them again alone,
 //     one at a time. A message above max.message.bytes fails for good; the transport reads that limit again then.
 //   - Messages of a key keep their order while one of them is in flight at a time, as a relay has it.
-//   - A nil slot of Settle means that the group's coordinator has stored it. A queue settles its messages in any
+//   - A nil result of Settle means that the group's coordinator has stored it. A queue settles its messages in any
 //     order: the offset of a partition is that of the first message that is not done, and its metadata says which
 //     messages behind it are not done, and how often each was delivered. A retry and a rejection are copies that are
 //     stored before the original is done. A crash in between makes a duplicate.

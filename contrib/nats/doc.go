@@ -13,12 +13,12 @@
 //
 // # Guarantees
 //
-//   - A nil slot of Publish means that the server stored the message and that a queue was bound for its topic.
+//   - A nil result of Publish means that the server stored the message and that a queue was bound for its topic.
 //     Without a queue it is waybill.ErrUnroutable. A message that is sent again arrives again. One that is
 //     published again since its result is unknown has an id (Nats-Msg-Id) from the second try on. So two copies are
 //     stored at most, however often it is tried; after the stream's duplicate window, two minutes by default, one more
 //     can be.
-//   - A nil slot of Settle means that the server answered. A retry, a release and a rejection are a copy that was
+//   - A nil result of Settle means that the server answered. A retry, a release and a rejection are a copy that was
 //     stored before the original is acknowledged. A crash in between makes a duplicate.
 //   - Retries wait in the server, as long as it takes, and stop no new messages. Attempts and redeliveries count apart.
 //     A release raises neither.

@@ -235,7 +235,7 @@ func again(o *core.Outcome, r *core.Record) core.Outcome {
 	switch o.Event() { //nolint:exhaustive // the events of outcomes
 	case core.EventConfirmed:
 		return core.Published(r)
-	case core.EventRejected:
+	case core.EventAttemptFailed:
 		return core.Retry(r, err, o.In())
 	case core.EventReleased:
 		return core.Release(r, o.In(), o.Unknown())

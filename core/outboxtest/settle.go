@@ -39,7 +39,7 @@ func (m *member) applied(when string, o *core.Outcome, r *core.Record) {
 	switch o.Event() { //nolint:exhaustive // the events of outcomes
 	case core.EventConfirmed:
 		m.gone(when+" it was published", r.Ref)
-	case core.EventRejected:
+	case core.EventAttemptFailed:
 		m.retrying(r.Ref)
 		k.stored(when, r.ID, Stored{State: core.StateFailed, Attempts: 1, LastError: errNo.Error()})
 	case core.EventGivenUp:

@@ -290,7 +290,7 @@ var settleFaults = []faulty{
 		return o
 	})},
 	{"retries at once", "retry-counts-and-waits", outcomes(func(o core.Outcome, r *core.Record) core.Outcome {
-		if o.Event() == core.EventRejected {
+		if o.Event() == core.EventAttemptFailed {
 			return core.Retry(r, errors.New(o.Error()), 0)
 		}
 		return o
@@ -301,7 +301,7 @@ var settleFaults = []faulty{
 		}
 	})},
 	{"stores no error", "retry-keeps-last-error", outcomes(func(o core.Outcome, r *core.Record) core.Outcome {
-		if o.Event() == core.EventRejected {
+		if o.Event() == core.EventAttemptFailed {
 			return core.Retry(r, nil, o.In())
 		}
 		return o

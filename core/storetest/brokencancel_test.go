@@ -148,7 +148,7 @@ var cancelFaults = []faulty{
 	{"never says maybe", "rules-cancel", answers(waybill.CancelDone, waybill.CancelUncertain)},
 	{"cancels what may be out", "rules-cancel", answers(waybill.CancelDone, waybill.CancelInFlight)},
 	{"tells nobody", "rules-cancel", mute},
-	{"loses the last error", "rules-settle", outcomesOf(core.EventRejected, func(o core.Outcome, r *core.Record) core.Outcome {
+	{"loses the last error", "rules-settle", outcomesOf(core.EventAttemptFailed, func(o core.Outcome, r *core.Record) core.Outcome {
 		return core.Retry(r, nil, o.In())
 	})},
 	{"forgets that a result is unknown", "rules-settle", outcomesOf(core.EventReleased, func(o core.Outcome, r *core.Record) core.Outcome {

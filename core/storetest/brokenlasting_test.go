@@ -56,7 +56,7 @@ var current = broken{settle: func(b *broken, o core.Outcome, r *core.Record) cor
 		r.Ref = last.Ref
 	}
 	switch o.Event() { //nolint:exhaustive // the outcomes of late ones
-	case core.EventRejected:
+	case core.EventAttemptFailed:
 		return core.Retry(r, errors.New(o.Error()), o.In())
 	case core.EventGivenUp:
 		return core.Abandon(r, o.Reason(), errors.New(o.Error()))

@@ -200,7 +200,7 @@ func TestBroken(t *testing.T) {
 			return &brokenStore{settle: func(o []core.Outcome) []core.Outcome {
 				o = slices.Clone(o)
 				for i := range o {
-					if o[i].Event() == core.EventRejected {
+					if o[i].Event() == core.EventAttemptFailed {
 						o[i] = core.Published(&core.Record{Ref: o[i].Ref(), Slot: o[i].Slot()})
 					}
 				}

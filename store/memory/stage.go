@@ -46,7 +46,7 @@ func (s *Store) Stage(ctx context.Context, tx *Tx, msgs ...waybill.Message) (_ [
 }
 
 // Stage writes rows, such as those of a stamper, and returns their sequence numbers. An empty Route is
-// waybill.DefaultRoute. Fresh is ignored. A duplicate writes nothing: its number is 0, although one was drawn. Stage
+// waybill.DefaultRoute. UniqueID is ignored. A duplicate writes nothing: its number is 0, although one was drawn. Stage
 // fails as a whole, with core.ErrBusy where [Store.Stage] would wait.
 func (tx *Tx) Stage(rows ...core.StagedRow) ([]int64, error) {
 	s := tx.s

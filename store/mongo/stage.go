@@ -86,7 +86,7 @@ func (l *ledger) loadStaged(ctx context.Context, rows []core.StagedRow) error {
 	var replaced []string
 	for i := range rows {
 		r := &rows[i]
-		if !r.Fresh {
+		if !r.UniqueID {
 			ids = append(ids, recordID{r.Route, r.Envelope.ID})
 		}
 		if r.DedupeKey != "" {

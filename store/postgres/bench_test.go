@@ -24,7 +24,7 @@ func fill(tb testing.TB, s *postgres.Outbox, begin func() (pgx.Tx, error), route
 				key = "k" + strconv.Itoa((i+j)%keys)
 			}
 			rows[j] = row(route, waybill.NewID(), key)
-			rows[j].Fresh = true
+			rows[j].UniqueID = true
 		}
 		tx, err := begin()
 		if err == nil {

@@ -188,7 +188,7 @@ func TestAPausedTopicStopsNobody(t *testing.T) {
 		var f fates
 		b, p, _ := c.start(&f, oneRoute)
 		pause := func(pause bool) {
-			p.answers <- func() { p.d.BlockTopic(waybill.DefaultRoute, "t.lost", pause) }
+			p.answers <- func() { p.d.PauseTopic(waybill.DefaultRoute, "t.lost", pause) }
 		}
 		pause(true)
 		ids := c.stage("a", "t.lost", c.n)
@@ -213,7 +213,7 @@ func TestAHeadOfAPausedTopicIsTakenAway(t *testing.T) {
 	c := &crowded{t, o, pool, dispatch.Options{PollMax: 50 * time.Millisecond}, 0}
 	var f fates
 	b, p, _ := c.start(&f, oneRoute)
-	p.answers <- func() { p.d.BlockTopic(waybill.DefaultRoute, "t.lost", true) }
+	p.answers <- func() { p.d.PauseTopic(waybill.DefaultRoute, "t.lost", true) }
 	now := time.Now()
 	f.set(func(item *dispatch.Item) core.Outcome {
 		if item.Record.Expires && item.Record.Life <= time.Since(now) {

@@ -158,7 +158,7 @@ func (c *chunk) run(ctx context.Context) error {
 	for i := range c.rows {
 		r := &c.rows[i]
 		keys[i], replace[i] = r.DedupeKey, r.Replace
-		replacing, own = replacing || r.Replace, own || r.Replace || !r.Fresh
+		replacing, own = replacing || r.Replace, own || r.Replace || !r.UniqueID
 		place[[2]string{r.Route, r.Envelope.ID}] = i
 	}
 	sql := c.sql.keyed

@@ -141,7 +141,7 @@ func randomTransaction(t *testing.T, pool *pgxpool.Pool, s *postgres.Outbox, nam
 			_, err = sub.Exec(ctx, "INSERT INTO waybill.waybill_outbox (route, topic, body) SELECT 'r', $2, '' FROM generate_series(1, $1)", rand.IntN(5)+1, name)
 		default:
 			r := row("r", waybill.NewID(), []string{"", "k"}[rand.IntN(2)])
-			r.Fresh, r.Envelope.Topic = true, name
+			r.UniqueID, r.Envelope.Topic = true, name
 			err = s.StageRows(ctx, sub, r)
 		}
 		if err == nil && sub != tx {

@@ -68,7 +68,7 @@ var waits = map[string]struct {
 		columns: "state", row: "1",
 		end: func(q *queued) {
 			for _, r := range q.relays {
-				r.p.answers <- func() { r.p.d.BlockTopic(waybill.DefaultRoute, "t.waits", false) }
+				r.p.answers <- func() { r.p.d.PauseTopic(waybill.DefaultRoute, "t.waits", false) }
 			}
 		},
 	},
@@ -192,7 +192,7 @@ func (q *queued) add(lease time.Duration) {
 	opts.Lease, opts.Routes = lease, []dispatch.Route{{Name: waybill.DefaultRoute, Blocks: waits[q.wait].blocks}}
 	r := &oneOf{OutboxStore: q.o, reads: new(atomic.Int64)}
 	r.p = newPump(r, opts)
-	r.p.d.BlockTopic(waybill.DefaultRoute, "t.waits", q.wait == "paused")
+	r.p.d.PauseTopic(waybill.DefaultRoute, "t.waits", q.wait == "paused")
 	ctx, end := context.WithCancel(q.Context())
 	killed := make(chan struct{})
 	var wg sync.WaitGroup

@@ -23,11 +23,12 @@ import (
 // refuses or delays one row, the batch is halved until that row is alone.
 
 const (
-	// hurrySQL and those after it are for records without a lock, as is usual: they take less than half as long as
-	// settleSQL. On a lock they fail. deleteNearSQL is for records of one route that are near each other: it goes
-	// over their range once, which takes half as long as to look each up. IS TRUE makes the list a table of hashes.
-	hurrySQL      = `SELECT set_config('lock_timeout', '5ms', true), set_config('statement_timeout', $1, true)`
-	deleteNearSQL = `
+	// quickLimitsSQL bounds the statement after it, deleteNearSQL or deleteAllSQL. These are for records without a
+	// lock, as is usual: they take less than half as long as settleSQL. On a lock they fail. deleteNearSQL is for
+	// records of one route that are near each other: it goes over their range once, which takes half as long as to
+	// look each up. IS TRUE makes the list a table of hashes. In all statements $1 is the session that settles.
+	quickLimitsSQL = `SELECT set_config('lock_timeout', '5ms', true), set_config('statement_timeout', $1, true)`
+	deleteNearSQL  = `
 DELETE FROM {outbox} r
 WHERE r.route = $2 AND r.seq BETWEEN $3 AND $4 AND r.settled_at IS NULL AND ` + aliveSQL + `
   AND ((r.seq, r.id) IN (SELECT u.seq, u.id FROM unnest($5::bigint[], $6::text[]) AS u(seq, id))) IS TRUE`
@@ -35,21 +36,30 @@ WHERE r.route = $2 AND r.seq BETWEEN $3 AND $4 AND r.settled_at IS NULL AND ` + 
 DELETE FROM {outbox} r USING unnest($2::text[], $3::bigint[], $4::text[]) AS u(route, seq, id)
 WHERE r.route = u.route AND r.seq = u.seq AND r.id = u.id AND r.settled_at IS NULL AND ` + aliveSQL
 
-	// slowSQL is for those that a trigger may let wait.
-	slowSQL = `
+	// slowLimitsSQL bounds settleSQL, which a trigger may let wait.
+	slowLimitsSQL = `
 SELECT set_config('lock_timeout', least($1::int, 2000)::text, true), set_config('statement_timeout', $1::int::text, true)`
 
-	// settleSQL persists any outcomes, and says for each 0 done, 1 changed, 2 busy, 3 fenced. Published needs
-	// neither the version nor the partition, and is done if there is no row any more, or it was published already.
-	// It is deleted unless $15. A retry that $1 held is due anew when it is released. A release leaves what another
-	// session holds. Each row is looked up alone: a join that was planned for a small table goes over all of it.
+	// settleSQL persists any outcomes. u has the outcomes, and l the rows that they may change: locked now, alive,
+	// and for all but published ones of the same version, and held by $1 or in a partition that $1 owns. d and w
+	// change them. A published row is deleted unless $15. A retry that $1 held is due anew when it is released. The
+	// answer for each outcome:
+	//
+	//	0 done    | d or w changed its row; or it is a release, and another session holds the row (others)
+	//	          | published: there is no such row any more, or it was published already
+	//	1 changed | the row is gone, settled, or has another id, or another version
+	//	2 busy    | the row could be changed, but a transaction has locked it
+	//	3 fenced  | $1 neither holds the row nor owns its partition
+	//
+	// Each row is looked up alone: a join that was planned for a small table goes over all of it. failed is an
+	// attempt that failed, with attempts left.
 	settleSQL = `
 WITH u AS MATERIALIZED (
     SELECT * FROM unnest($2::int[], $3::text[], $4::bigint[], $5::text[], $6::bigint[], $7::smallint[], $8::int[], $9::text[],
                          $10::text[], $11::bigint[], $12::boolean[], $13::boolean[], $14::boolean[])
-        AS u(n, route, seq, id, version, state, attempt, reason, error, wait, rejected, blocks, unknown)
+        AS u(n, route, seq, id, version, state, attempt, reason, error, wait, failed, blocks, unknown)
 ), l AS MATERIALIZED (
-    SELECT u.*, r.at, u.state NOT IN {terminal} AND NOT u.rejected AND r.holder NOT IN (0, $1) AS others
+    SELECT u.*, r.at, u.state NOT IN {terminal} AND NOT u.failed AND r.holder NOT IN (0, $1) AS others
     FROM u CROSS JOIN LATERAL (
         SELECT r.ctid AS at, ` + holderSQL + ` AS holder FROM {outbox} r
         WHERE r.route = u.route AND r.seq = u.seq AND r.id = u.id AND r.settled_at IS NULL AND ` + aliveSQL + `
@@ -61,12 +71,12 @@ WITH u AS MATERIALIZED (
 ), w AS (
     UPDATE {outbox} r
     SET state = l.state, version = r.version + 1, hold = 0, held_since = NULL,
-        attempts = r.attempts + l.attempt, crashes = CASE WHEN l.rejected THEN 0 ELSE r.crashes END,
+        attempts = r.attempts + l.attempt, crashes = CASE WHEN l.failed THEN 0 ELSE r.crashes END,
         reason = l.reason, blocks = l.blocks AND r.key <> '', maybe_sent = r.maybe_sent OR l.unknown OR r.crashes > 0,
         settled_at = CASE WHEN l.state IN {terminal} THEN clock_timestamp() END,
-        retry = l.state NOT IN {terminal} AND (l.rejected OR r.retry),
+        retry = l.state NOT IN {terminal} AND (l.failed OR r.retry),
         due_at = CASE WHEN l.state IN {terminal} THEN NULL
-                      WHEN l.rejected OR r.retry AND r.hold = $1 THEN clock_timestamp() + l.wait * interval '1 microsecond'
+                      WHEN l.failed OR r.retry AND r.hold = $1 THEN clock_timestamp() + l.wait * interval '1 microsecond'
                       ELSE r.due_at END,
         last_error = CASE WHEN l.error <> '' THEN l.error ELSE r.last_error END,
         last_error_at = CASE WHEN l.error <> '' THEN clock_timestamp() ELSE r.last_error_at END
@@ -95,12 +105,12 @@ WITH l AS MATERIALIZED (
 UPDATE {notices} c SET slots = l.rest FROM l WHERE c.ctid = l.at AND l.kind = {tell_from} AND l.rest <> 0`
 )
 
-type settleStatements struct{ hurry, deleteNear, deleteAll, slow, settle, noticeDone string }
+type settleStatements struct{ quickLimits, deleteNear, deleteAll, slowLimits, settle, noticeDone string }
 
 func newSettleStatements(n schema.Names) settleStatements {
 	return settleStatements{
-		hurry: hurrySQL, deleteNear: n.SQL(deleteNearSQL), deleteAll: n.SQL(deleteAllSQL),
-		slow: slowSQL, settle: n.SQL(settleSQL), noticeDone: n.SQL(noticeDoneSQL),
+		quickLimits: quickLimitsSQL, deleteNear: n.SQL(deleteNearSQL), deleteAll: n.SQL(deleteAllSQL),
+		slowLimits: slowLimitsSQL, settle: n.SQL(settleSQL), noticeDone: n.SQL(noticeDoneSQL),
 	}
 }
 
@@ -136,6 +146,7 @@ func (o *Outbox) settle(ctx context.Context, self core.Session, outcomes []core.
 	switch {
 	case err == nil:
 	case len(at) == 1 || ctx.Err() != nil || isOutage(err):
+		// A statement that took too long for one record alone is no outage of the database.
 		if e, ok := errors.AsType[*waybill.Error](err); ok && dberr.SQLState(err) == tookTooLong && ctx.Err() == nil {
 			e.Class = waybill.ClassRejected
 		}
@@ -148,14 +159,14 @@ func (o *Outbox) settle(ctx context.Context, self core.Session, outcomes []core.
 	}
 }
 
-// settlePart is the part of a call that a statement settles: all of it, a part, or the part after which nothing is left
-// to try.
+// settlePart is the part of a call that a statement settles. The order counts: the second half of a part is the rest if
+// the part was the whole or the rest, and some if it was some (max).
 type settlePart int
 
 const (
-	wholeSettle settlePart = iota
-	restOfSettle
-	someOfSettle
+	wholeSettle  settlePart = iota // all of it
+	restOfSettle                   // the part after which nothing is left to try
+	someOfSettle                   // any other part
 )
 
 const (
@@ -214,8 +225,8 @@ func (o *Outbox) settleOnce(ctx context.Context, self core.Session, outcomes []c
 	}
 	var now time.Time
 	err := o.transact(ctx, "settle", writeSQL, func(b *batch) {
-		b.fence(self, &now)
-		b.Queue(b.sql.settle.slow, limit.Milliseconds())
+		b.fence(self, &now) // now stays zero if self is no member
+		b.Queue(b.sql.settle.slowLimits, limit.Milliseconds())
 		o.queueRecords(b, self, outcomes, records, results)
 		if len(noticesDone) > 0 {
 			b.Queue(b.sql.settle.noticeDone, int64(self), noticesDone)
@@ -252,7 +263,7 @@ func (o *Outbox) deleteAll(ctx context.Context, self core.Session, outcomes []co
 	err = o.transact(ctx, "settle", writeSQL, func(b *batch) {
 		done = false
 		b.fence(self, &now)
-		b.Queue(b.sql.settle.hurry, strconv.FormatInt(limit.Milliseconds(), 10))
+		b.Queue(b.sql.settle.quickLimits, strconv.FormatInt(limit.Milliseconds(), 10))
 		b.Queue(sql, args...).Exec(func(tag pgconn.CommandTag) error {
 			done = tag.RowsAffected() == int64(n)
 			return nil
@@ -281,7 +292,7 @@ func (o *Outbox) SettleGroup(ctx context.Context, selves []core.Session, outcome
 		for i, self := range selves {
 			b.fence(self, &now[i])
 		}
-		b.Queue(b.sql.settle.hurry, strconv.FormatInt(wholeSettle.limit(ctx, len(all)).Milliseconds(), 10))
+		b.Queue(b.sql.settle.quickLimits, strconv.FormatInt(wholeSettle.limit(ctx, len(all)).Milliseconds(), 10))
 		for i, self := range selves {
 			sql, args := o.deletion(self, outcomes[i], at[:len(outcomes[i])])
 			b.Queue(sql, args...).Exec(func(tag pgconn.CommandTag) error {
@@ -334,11 +345,11 @@ func (o *Outbox) queueRecords(b *batch, self core.Session, outcomes []core.Outco
 	}
 	states, attempts, waits := make([]int16, n), make([]int32, n), make([]int64, n)
 	reasons, errs := make([]string, n), make([]string, n)
-	rejected, blocks, unknown := make([]bool, n), make([]bool, n), make([]bool, n)
+	failed, blocks, unknown := make([]bool, n), make([]bool, n), make([]bool, n)
 	for j, i := range at {
 		out := &outcomes[i]
 		states[j], reasons[j], errs[j], waits[j] = int16(out.State()), string(out.Reason()), out.Error(), micros(out.In())
-		rejected[j], blocks[j], unknown[j] = out.Event() == core.EventRejected, out.Reason().Blocks(), out.Unknown()
+		failed[j], blocks[j], unknown[j] = out.Event() == core.EventAttemptFailed, out.Reason().Blocks(), out.Unknown()
 		if out.CountsAttempt() {
 			attempts[j] = 1
 		}
@@ -352,7 +363,7 @@ func (o *Outbox) queueRecords(b *batch, self core.Session, outcomes []core.Outco
 		}
 		return err
 	}, b.sql.settle.settle, int64(self), c.n, c.routes, c.seqs, c.ids, c.versions,
-		states, attempts, reasons, errs, waits, rejected, blocks, unknown, o.keep)
+		states, attempts, reasons, errs, waits, failed, blocks, unknown, o.keep)
 }
 
 // micros returns d in microseconds, at least one if it is above 0.

@@ -24,7 +24,7 @@
 //
 // # Guarantees
 //
-//   - A nil slot of Publish means that the broker confirmed the message and routed it. Unroutable is
+//   - A nil result of Publish means that the broker confirmed the message and routed it. Unroutable is
 //     waybill.ErrUnroutable; a message whose confirm did not come is an outage with an unknown result.
 //   - A message that makes the broker close the channel is found: the messages in flight are sent again one at a time,
 //     and only that one fails.

@@ -13,9 +13,9 @@ import (
 // sizes says how many deliveries fit into Options.PrefetchBytes. RabbitMQ bounds what it sends ahead by a number of
 // messages only, so that number follows the size of the bodies that came.
 type sizes struct {
-	bound   int64        // bytes; 0 = none
-	largest bool         // body is about the largest of the latest ones, else their average
-	body    atomic.Int64 // bytes
+	bound     int64        // bytes; 0 = none
+	byLargest bool         // body is about the largest of the latest ones, else their average
+	body      atomic.Int64 // bytes
 }
 
 // saw notes the size of a body. The latest eight weigh two thirds in the average. The largest one counts for a thousand
@@ -25,7 +25,7 @@ func (z *sizes) saw(bytes int64) {
 	switch {
 	case body == 0:
 		body = bytes
-	case z.largest:
+	case z.byLargest:
 		body = max(bytes, body-(body-bytes)/1024)
 	default:
 		body += (bytes - body) / 8
@@ -59,7 +59,7 @@ func (r *receiver) adapt(s *session, tag uint64) {
 		s.first.Store(tag)
 	}
 	held, wanted := s.acks.bytes.Load(), int(s.wanted.Load())
-	lower := r.sizes.bound > 0 && (held > r.sizes.bound || r.sizes.largest) && r.sizes.fit(r.sizes.bound, wanted) <= s.prefetch*3/4
+	lower := r.sizes.bound > 0 && (held > r.sizes.bound || r.sizes.byLargest) && r.sizes.fit(r.sizes.bound, wanted) <= s.prefetch*3/4
 	raise := s.arrived >= s.prefetch && r.raises(s)
 	if raise {
 		s.acks.holdBack()
@@ -108,7 +108,7 @@ func (r *receiver) tooMuch(s *session, bytes int) bool {
 		return true
 	}
 	held := s.acks.bytes.Load()
-	if !r.sizes.largest || held == 0 || held+int64(bytes) <= r.sizes.bound || !s.throttled.CompareAndSwap(false, true) {
+	if !r.sizes.byLargest || held == 0 || held+int64(bytes) <= r.sizes.bound || !s.throttled.CompareAndSwap(false, true) {
 		return false
 	}
 	s.ending = make(chan struct{})

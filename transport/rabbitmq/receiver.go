@@ -37,7 +37,7 @@ const (
 // receiver is an open subscription. It has a session with the broker, which is replaced after a loss.
 type receiver struct {
 	t       *Transport
-	in      *link // the transport's, or its own
+	in      *link // the connection that receives: the transport's, or its own
 	sub     core.Subscription
 	queue   string // with prefix
 	dlx     string // the dead-letter exchange; retries and releases go through it, too
@@ -55,7 +55,7 @@ type receiver struct {
 
 	mu         sync.Mutex // guards the fields below, verified apart
 	sess       *session   // the latest; over() tells whether it has ended
-	prefetch   int        // of the next session
+	prefetch   int        // what Resume asked for last; of the next session, if it fits (openOnce)
 	reopening  *reopening // nil = there is a session, or nobody has asked for one
 	closed     bool
 	requeuedAt time.Time // the latest requeue; Close waits requeueTime after it
@@ -91,7 +91,7 @@ func (t *Transport) Subscribe(ctx context.Context, sub core.Subscription) (core.
 	}
 	r.sizes.bound = int64(max(t.opts.PrefetchBytes, 0))
 	// A consumer that adapts wants the bound to hold also when bodies become large at once.
-	r.sizes.largest = r.sizes.bound > 0 && sub.MaxPrefetch > 0 && !sub.InOrder
+	r.sizes.byLargest = r.sizes.bound > 0 && sub.MaxPrefetch > 0 && !sub.InOrder
 	r.in = t.in
 	if t.opts.Connection.PerSubscription {
 		r.in = newLink("consume "+sub.Queue, t.in.target, t.opts, r.closing)
@@ -141,7 +141,7 @@ func (r *receiver) Receive(ctx context.Context, limit int) ([]*waybill.Delivery,
 		if err := ctx.Err(); err != nil {
 			return nil, context.Cause(ctx)
 		}
-		if !r.awaitRoom(ctx) {
+		if !r.awaitRoom(ctx) { // ctx has ended
 			continue
 		}
 		s, err := r.session(ctx)
@@ -254,8 +254,14 @@ func (r *receiver) Pause(ctx context.Context) error {
 	return nil
 }
 
-// Resume implements core.Pauser. The next Receive begins to consume. A consumer that goes on gets a larger prefetch
-// when all that it may hold is here.
+// Resume implements core.Pauser. The next Receive begins to consume. RabbitMQ fixes the prefetch of a consumer, so
+// another prefetch needs another consumer on the same channel:
+//
+//	prefetch            | the consumer
+//	--------------------|--------------------------------------------------------------------------------
+//	as it is            | goes on
+//	larger, not InOrder | goes on, and ends when all that the broker may send is here (raise, adapt)
+//	smaller, or InOrder | ends at once (Pause)
 func (r *receiver) Resume(ctx context.Context, prefetch int) error {
 	if prefetch <= 0 {
 		prefetch = r.sub.Prefetch
@@ -271,7 +277,7 @@ func (r *receiver) Resume(ctx context.Context, prefetch int) error {
 		r.raise(s, prefetch)
 		return nil
 	}
-	return r.Pause(ctx) // the prefetch of a consumer cannot be changed
+	return r.Pause(ctx)
 }
 
 // stopConsumer cancels the consumer, and releases what Receive has not returned. The channel stays open. The broker
@@ -279,7 +285,7 @@ func (r *receiver) Resume(ctx context.Context, prefetch int) error {
 // nothing is left out.
 func (r *receiver) stopConsumer(ctx context.Context, s *session) error {
 	err := await(ctx, func() error {
-		if isClosed(s.done) { // adapt has ended it
+		if isClosed(s.done) { // adapt (prefetch.go) has ended it
 			return nil
 		}
 		if err := s.ch.Cancel(s.tag, false); err != nil {

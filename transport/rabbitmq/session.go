@@ -38,14 +38,14 @@ type session struct {
 	// prefetch is what the broker sends ahead; wanted is that without Options.PrefetchBytes, and Resume raises it.
 	prefetch int
 	wanted   atomic.Int64
-	arrived  int           // deliveries; the pump's
-	first    atomic.Uint64 // tag of them; 0 = none has arrived
+	arrived  int           // how many deliveries have arrived; the pump's
+	first    atomic.Uint64 // tag of the first delivery; 0 = none has arrived
 	paused   atomic.Bool   // by Pause: its consumer is cancelled, its channel is open
 	// throttled: by adapt, which ends the consumer but not the channel.
 	throttled atomic.Bool
-	fullSince time.Time     // when Receive found no room for the next session
-	surplus   []uint64      // tags of deliveries to send back when the consumer has ended; the pump's
-	ending    chan struct{} // closed when the broker has ended the consumer for them; the pump's
+	fullSince time.Time     // since when awaitRoom waits for bytes before it lets the next session begin
+	surplus   []uint64      // tags of deliveries beyond PrefetchBytes; the pump sends them back (sendBack)
+	ending    chan struct{} // of a session with surplus: closed when the broker has ended the consumer; the pump's
 	wake      chan struct{} // capacity 1: there is something in ready, or the session ended
 	// cancelled and closed say how the broker ended the consumer.
 	cancelled <-chan string
@@ -250,7 +250,7 @@ func (r *receiver) openOnce(ctx context.Context) (*session, error) {
 	goesOn := old != nil && (old.paused.Load() || old.throttled.Load()) && !old.ch.IsClosed()
 	if !r.sub.InOrder {
 		room := r.sizes.bound
-		if goesOn && r.sizes.largest {
+		if goesOn && r.sizes.byLargest {
 			room -= old.acks.bytes.Load()
 		}
 		s.prefetch = r.sizes.fit(room, prefetch)

@@ -17,7 +17,7 @@
 //
 // # Guarantees
 //
-//   - A nil slot of Publish means that the server has stored the message in all queues that are bound at that moment,
+//   - A nil result of Publish means that the server has stored the message in all queues that are bound at that moment,
 //     and done what Options.Confirm asks for. With the default, ConfirmStored, a crash of the server can lose what its
 //     settings do not keep.
 //   - A message is in all queues that are bound for it, or in none. After a lost connection the result is unknown, and

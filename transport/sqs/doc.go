@@ -16,9 +16,9 @@
 //
 // # Guarantees
 //
-//   - A nil slot of Publish means that SQS confirmed every copy of the message. A topic that no queue is bound for is
+//   - A nil result of Publish means that SQS confirmed every copy of the message. A topic that no queue is bound for is
 //     waybill.ErrUnroutable. If some of the copies fail, the message fails; the queues that have it get it again.
-//   - With Options.TopicARN a nil slot means that SNS confirmed the message. At Check, and before the first message,
+//   - With Options.TopicARN a nil result means that SNS confirmed the message. At Check, and before the first message,
 //     the publisher verifies that the queues of Options.Bindings are subscribed in raw form, and that no filter policy
 //     excludes their topics. While that is not so, it sends nothing.
 //   - Each entry of a batch has its own result. A batch that SQS refuses as a whole because of one message is sent

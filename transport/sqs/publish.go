@@ -22,8 +22,8 @@ const MaxTopicMessageBytes = 176 << 10
 const spare = 8 << 10
 
 // Publish sends each message to all queues that are bound for its topic, or to the topic of SNS; see core.Publisher. A
-// nil slot means that SQS confirmed every copy, or that SNS confirmed the message. After an error some queues can have
-// the message.
+// nil result means that SQS confirmed every copy, or that SNS confirmed the message. After an error some queues can
+// have the message.
 func (t *Transport) Publish(ctx context.Context, batch []waybill.Envelope) core.Results {
 	ctx, end, ok := t.begin(ctx)
 	defer end()
