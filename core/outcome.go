@@ -18,6 +18,7 @@ type Outcome struct {
 	err     string
 	in      time.Duration
 	unknown bool
+	free    bool
 	notice  int64
 }
 
@@ -34,6 +35,12 @@ func Published(r *Record) Outcome { return outcome(r, EventConfirmed) }
 func Retry(r *Record, err error, in time.Duration) Outcome {
 	o := outcome(r, EventAttemptFailed)
 	o.err, o.in = ErrorText(err), max(in, 0)
+	return o
+}
+
+// WithoutAttempt returns o, which [Retry] made, as one that counts no attempt. The record waits as any retry does.
+func (o Outcome) WithoutAttempt() Outcome {
+	o.free = true
 	return o
 }
 
@@ -115,5 +122,5 @@ func (o *Outcome) Unknown() bool { return o.unknown }
 
 // CountsAttempt reports whether the store must add one to the record's attempts.
 func (o *Outcome) CountsAttempt() bool {
-	return o.event == EventAttemptFailed || o.event == EventGivenUp && o.reason != waybill.ReasonExpired
+	return o.event == EventAttemptFailed && !o.free || o.event == EventGivenUp && o.reason != waybill.ReasonExpired
 }

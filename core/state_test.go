@@ -153,6 +153,9 @@ func TestOutcomes(t *testing.T) { // DB-01 DB-18
 			o: core.Retry(&fresh, no, time.Second), event: core.EventAttemptFailed, state: core.StateFailed,
 			counts: true, err: "no", in: time.Second,
 		},
+		"retry without an attempt": {
+			o: core.Retry(&fresh, no, time.Second).WithoutAttempt(), event: core.EventAttemptFailed, state: core.StateFailed, err: "no", in: time.Second,
+		},
 		"retry in the past": {
 			o: core.Retry(&fresh, no, -time.Second), event: core.EventAttemptFailed, state: core.StateFailed,
 			counts: true, err: "no",

@@ -365,7 +365,9 @@ func (r *receiver) copy(h *handle, a *core.Ack, now time.Time) *kgo.Record {
 	switch {
 	case a.Verdict == core.VerdictRetry:
 		rec = copyOf(r.retry, old)
-		attempt++
+		if !a.Free {
+			attempt++
+		}
 		if a.Delay > 0 {
 			setNumber(rec, headerDue, now.Add(a.Delay).Add(time.Millisecond-1).UnixMilli())
 		}

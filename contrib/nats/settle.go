@@ -252,8 +252,8 @@ func (r *receiver) copy(j *job, now time.Time) *nats.Msg {
 		m.Header[headerParkedAt] = []string{now.UTC().Format(time.RFC3339Nano)}
 		failure = escapeValue(a.Err)
 	case core.VerdictRetry:
-		// It came early, and goes on waiting as the same attempt. Its time may have come since.
-		if same := waits || h.early && a.Err == ""; !same {
+		// A message that came early goes on waiting as the same attempt. Its time may have come since.
+		if same := a.Free || waits || h.early && a.Err == ""; !same {
 			attempt++
 		}
 		if a.Delay > 0 {

@@ -13,6 +13,7 @@ import (
 var outcomeChecks = []named{
 	{"published-does-not-come-again", publishedDoesNotComeAgain},
 	{"retry-counts-and-waits", retryCountsAndWaits},
+	{"retry-without-attempt", retryWithoutAttempt},
 	{"retry-keeps-last-error", retryKeepsLastError},
 	{"abandoned-is-terminal", abandonedIsTerminal},
 	{"cancelled-counts-nothing", cancelledCountsNothing},
@@ -48,6 +49,25 @@ func retryCountsAndWaits(k *kit) {
 		k.failIf(d < short-k.slack(), "a retry in %s was due after %s", short, d)
 		k.failIf(r.Attempts != attempt || !r.Failed || r.Crashes != 0,
 			"after %d failed attempts: attempts %d, failed %v, crashes %d", attempt, r.Attempts, r.Failed, r.Crashes)
+	}
+}
+
+// Without this an outage of what a handler needs uses up the attempts of a message, or its wait ends at once. CO-05.
+func retryWithoutAttempt(k *kit) {
+	m := k.owner(1)
+	r := m.one(key("k"))
+	for attempts := range 3 {
+		before := k.now()
+		m.settle(core.Retry(&r, errNo, short).WithoutAttempt())
+		m.retrying(r.Ref)
+		k.stored("after a retry without an attempt", r.ID, Stored{State: core.StateFailed, Attempts: attempts, LastError: errNo.Error()})
+		r = m.dueAll(1, 0)[0]
+		d := k.now().Sub(before)
+		k.failIf(d < short-k.slack(), "a retry without an attempt in %s was due after %s", short, d)
+		k.failIf(r.Attempts != attempts || !r.Failed || r.Crashes != 0,
+			"after %d attempts and a retry without one: attempts %d, failed %v, crashes %d", attempts, r.Attempts, r.Failed, r.Crashes)
+		m.settle(core.Retry(&r, errNo, 0))
+		r = m.dueAll(1, 0)[0]
 	}
 }
 

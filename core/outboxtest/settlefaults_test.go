@@ -300,6 +300,18 @@ var settleFaults = []faulty{
 			p.Retries[i].Attempts = 1
 		}
 	})},
+	{"counts a retry without an attempt as one", "retry-without-attempt", outcomes(func(o core.Outcome, r *core.Record) core.Outcome {
+		if o.Event() == core.EventAttemptFailed && !o.CountsAttempt() {
+			return core.Retry(r, errors.New(o.Error()), o.In())
+		}
+		return o
+	})},
+	{"releases a retry without an attempt", "retry-without-attempt", outcomes(func(o core.Outcome, r *core.Record) core.Outcome {
+		if o.Event() == core.EventAttemptFailed && !o.CountsAttempt() {
+			return core.Release(r, o.In(), false)
+		}
+		return o
+	})},
 	{"stores no error", "retry-keeps-last-error", outcomes(func(o core.Outcome, r *core.Record) core.Outcome {
 		if o.Event() == core.EventAttemptFailed {
 			return core.Retry(r, nil, o.In())

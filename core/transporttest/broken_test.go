@@ -293,6 +293,12 @@ var brokenTransports = []fault{
 			a.Verdict = core.VerdictRetry
 		}
 	})}},
+	{"counts free retries as attempts", "retry-free", faults{settle: acked(func(_ *brokenReceiver, a *core.Ack) { a.Free = false })}},
+	{"releases what is retried for free", "retry-free", faults{settle: acked(func(_ *brokenReceiver, a *core.Ack) {
+		if a.Free {
+			a.Verdict = core.VerdictRelease
+		}
+	})}},
 	{"retries at once", "retry-waits", faults{settle: acked(func(_ *brokenReceiver, a *core.Ack) { a.Delay = 0 })}},
 	{
 		"rounds retry delays down", "retry-rounds-up",

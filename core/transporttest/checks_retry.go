@@ -20,6 +20,10 @@ var retryChecks = []named{
 		"A retry counts as an attempt; a release and a lost receiver do not.", retryCounts,
 	},
 	{
+		"retry-free", ofSubscriber,
+		"A free retry waits as any retry, and is the same attempt with every property.", retryFree,
+	},
+	{
 		"retry-waits", ofSubscriber,
 		"A retry does not come before its delay has passed.", retryWaits,
 	},
@@ -104,6 +108,33 @@ func retryCounts(k *kit) {
 	k.settle(r, core.AckDone(attempt(3, "retried twice, after its receiver was closed")))
 }
 
+// retryFree checks the retries of a message whose handler meets an outage, before and after a failed attempt.
+func retryFree(k *kit) {
+	k.twoCounts()
+	r, name := k.queue("a")
+	want := full(name + ".a")
+	k.publish(want)
+	get := func(attempt int, after string) *waybill.Delivery {
+		d := k.receive(r, 1)[0]
+		k.same(want, d.Envelope, after)
+		k.counts(d, attempt, 0, after)
+		return d
+	}
+	for attempt := 1; attempt <= 3; attempt++ {
+		for n := range 2 {
+			k.settle(r, core.AckLater(get(attempt, fmt.Sprintf("attempt %d, put off %d times", attempt, n)), 0))
+		}
+		d, start := get(attempt, "put off twice"), time.Now()
+		k.settle(r, core.AckLater(d, tier1))
+		d = get(attempt, "put off for a time")
+		took := time.Since(start) // the broker's clock may count whole milliseconds
+		k.failIf(took < tier1-5*time.Millisecond, "a free retry with delay %s came after %s", tier1, took)
+		k.settle(r, core.AckRetry(d, 0, errors.New("not now")))
+	}
+	k.settle(r, core.AckDone(get(4, "retried three times")))
+	k.nothing(r, "the message was done")
+}
+
 func retryWaits(k *kit) {
 	r, name := k.queue("a")
 	k.publish(message(name+".a", 0))
@@ -137,21 +168,30 @@ func retryRoundsUp(k *kit) {
 }
 
 // retryOfAnyLength asks for a delay that is longer than any declared one. An early delivery is marked as early, and is
-// the same attempt.
+// the same attempt, also if it is that of a free retry.
 func retryOfAnyLength(k *kit) {
 	k.needs(k.sub.RetryLater, "SubscriberTraits.RetryLater")
 	r, name := k.queue("a")
 	k.publish(message(name+".a", 0))
-	start, delay := time.Now(), 2*tier2+tier2/2
-	k.settle(r, core.AckRetry(k.receive(r, 1)[0], delay, errors.New("not now")))
-	d := k.receive(r, 1)[0]
-	for ; time.Now().Before(d.NotBefore); d = k.receive(r, 1)[0] {
-		k.settle(r, core.AckRetry(d, time.Until(d.NotBefore), nil))
+	delay := 2*tier2 + tier2/2
+	comes := func(a core.Ack, attempt int) *waybill.Delivery {
+		start := time.Now()
+		k.settle(r, a)
+		d := k.receive(r, 1)[0]
+		for ; time.Now().Before(d.NotBefore); d = k.receive(r, 1)[0] {
+			k.settle(r, core.AckRetry(d, time.Until(d.NotBefore), nil))
+		}
+		took := time.Since(start)
+		k.failIf(took < delay-5*time.Millisecond || d.Attempt != attempt,
+			"a retry with delay %s came after %s as attempt %d, want %d, without a NotBefore", delay, took, d.Attempt, attempt)
+		return d
 	}
-	took := time.Since(start)
-	k.failIf(took < delay-5*time.Millisecond || d.Attempt != 2,
-		"a retry with delay %s came after %s as attempt %d, want 2, without a NotBefore", delay, took, d.Attempt)
-	k.settle(r, core.AckDone(d))
+	d := comes(core.AckRetry(k.receive(r, 1)[0], delay, errors.New("not now")), 2)
+	same := 2
+	if k.sub.AttemptsAreDeliveries {
+		same = 3
+	}
+	k.settle(r, core.AckDone(comes(core.AckLater(d, delay), same)))
 }
 
 func retrySurvives(k *kit) {

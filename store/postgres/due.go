@@ -136,7 +136,7 @@ func (o *Outbox) Due(ctx context.Context, self core.Session, of []core.RouteSlot
 			return func(rows pgx.Rows) error {
 				r, err := d.read(rows, now)
 				if err == nil {
-					r.Route = routes[d.n-1]
+					r.Route, r.Failed = routes[d.n-1], true // also if no attempt was counted
 					*into = append(*into, retry{*r, due, d.n - 1})
 				}
 				return err

@@ -143,7 +143,9 @@ func (r *receiver) settle(a *core.Ack, now time.Time) error {
 			msg.receipt.settle(retryLater(a))
 			break
 		}
-		msg.attempt++
+		if !a.Free {
+			msg.attempt++
+		}
 		msg.redeliveries = 0
 		msg.due = now.Add(max(a.Delay, 0))
 		msg.place = q.t.nextPlace()

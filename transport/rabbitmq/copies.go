@@ -71,8 +71,8 @@ var errNoRetry = errors.New("it cannot be retried: with the number of its attemp
 // that with the time when it is due.
 func (r *receiver) retryCopy(ctx context.Context, slot int, a *core.Ack, h *handle, now time.Time) copyToSend {
 	p := copyOf(&h.raw, h.topic, h.expires)
-	// It came early, and goes on waiting. Its time may have come since.
-	if h.notBefore.After(now) || h.early && a.Err == "" {
+	// A message that came early goes on waiting as the same attempt. Its time may have come since.
+	if a.Free || h.notBefore.After(now) || h.early && a.Err == "" {
 		setAttempt(p.Headers, h.attempt)
 		if e, ok := h.raw.Headers[headerError]; ok {
 			p.Headers[headerError] = e

@@ -146,7 +146,11 @@ func (r *receiver) pack(a *core.Ack, now time.Time) []byte {
 	var set []string
 	switch a.Verdict {
 	case core.VerdictRetry:
-		set = []string{fieldAttempt, strconv.Itoa(h.attempt + 1)}
+		attempt := h.attempt
+		if !a.Free {
+			attempt++
+		}
+		set = []string{fieldAttempt, strconv.Itoa(attempt)}
 		if a.Err != "" {
 			set = append(set, fieldError, a.Err)
 		}

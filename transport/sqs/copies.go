@@ -120,8 +120,8 @@ func (h *handle) copyOf(change func(*rest)) (wire, error) {
 // with the time when it is due.
 func (h *handle) retryCopy(a *core.Ack, now time.Time) (w wire, delay int32, err error) {
 	attempt, text := h.attempt+1, a.Err
-	// It came early, and goes on waiting. Its time may have come since.
-	if due := h.dec.rest.Due; due > now.UnixMilli() || h.early && text == "" {
+	// A message that came early goes on waiting as the same attempt. Its time may have come since.
+	if due := h.dec.rest.Due; a.Free || due > now.UnixMilli() || h.early && text == "" {
 		attempt = h.attempt
 		if text == "" {
 			text = h.dec.rest.Error

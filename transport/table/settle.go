@@ -192,7 +192,11 @@ func (s *settling) outcome(drop bool) core.Outcome {
 	}
 	switch s.ack.Verdict {
 	case core.VerdictRetry:
-		return core.Retry(rec, cause, s.ack.Delay)
+		o := core.Retry(rec, cause, s.ack.Delay)
+		if s.ack.Free {
+			o = o.WithoutAttempt()
+		}
+		return o
 	case core.VerdictReject:
 		if !drop {
 			return core.Abandon(rec, s.ack.Reason, cause)
