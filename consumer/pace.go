@@ -21,8 +21,9 @@ func newPace(rate float64, burst int) pace {
 // none reports whether there is no rate.
 func (p pace) none() bool { return p.gap == 0 }
 
-// wait returns how long after now something may begin, if next is the next free place.
-func (p pace) wait(now, next time.Time) time.Duration { return max(next.Sub(now)-p.slack, 0) }
+// wait returns how long after now something may begin, if next is the next free place. That can lie in any age: the
+// difference of two times has bounds, from which nothing more can be taken.
+func (p pace) wait(now, next time.Time) time.Duration { return max(next.Sub(now.Add(p.slack)), 0) }
 
 // take returns the next free place after something that begins between now and now+hold.
 func (p pace) take(now, next time.Time, hold time.Duration) time.Time {

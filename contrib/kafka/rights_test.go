@@ -207,7 +207,7 @@ func rightsOf(t *testing.T, opts kafka.Options) (rights []kafka.Right) {
 
 // SE-03: with the exported rights a relay publishes, a passive consumer settles in every way, and an operator replays.
 // The consumer of another queue can write to none of its topics, nor read its retries and parked messages, nor settle
-// for it, bind, or delete.
+// for it, bind, or delete. A bus of another service no user reads, writes or settles for.
 func TestServicesKeepApart(t *testing.T) {
 	t.Parallel()
 	s := startStrict(t, "relay", "billing", "mail", "operator")
@@ -258,6 +258,32 @@ func TestServicesKeepApart(t *testing.T) {
 	deleted, err := k.DeleteRecords(t.Context(), to)
 	tries["delete messages"] = errors.Join(err, deleted.Error())
 	_, tries["make a topic"] = k.CreateTopic(t.Context(), 1, 1, nil, bus+".retry.mine")
+	// No user of this bus does anything with another bus.
+	other := options()
+	if err := dial(t, s.server.Addr(), other).Declare(t.Context(), billing); err != nil {
+		t.Fatal(err)
+	}
+	for _, user := range []string{"relay", "billing", "mail", "operator"} {
+		c, err := kgo.NewClient(append(as(user), kgo.SeedBrokers(s.server.SASLAddr()))...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		for _, topic := range []string{other.Bus, other.Bus + ".retry.billing", other.Bus + ".parked.billing", other.Bus + ".bindings"} {
+			tries[user+" writes to "+topic] = c.ProduceSync(t.Context(), &kgo.Record{Topic: topic, Value: []byte("forged")}).FirstErr()
+			c.AddConsumePartitions(map[string]map[int32]kgo.Offset{topic: {0: kgo.NewOffset().AtStart()}})
+			if fetches := c.PollFetches(t.Context()); len(fetches.Errors()) > 0 {
+				tries[user+" reads "+topic] = fetches.Errors()[0].Err
+			} else {
+				tries[user+" reads "+topic] = nil
+			}
+			c.RemoveConsumePartitions(map[string][]int32{topic: {0}})
+		}
+		var to kadm.Offsets
+		to.AddOffset(other.Bus, 0, 1000, -1)
+		settled, err := kadm.NewClient(c).CommitOffsets(t.Context(), other.Bus+".billing", to)
+		tries[user+" settles for another bus"] = errors.Join(err, settled.Error())
+	}
 	for what, err := range tries {
 		if !errors.Is(err, kerr.TopicAuthorizationFailed) && !errors.Is(err, kerr.GroupAuthorizationFailed) && !errors.Is(err, kerr.ClusterAuthorizationFailed) {
 			t.Errorf("%s: %v", what, err)

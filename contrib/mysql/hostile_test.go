@@ -258,3 +258,42 @@ func TestBoundStager(t *testing.T) {
 	sent := []string{"good-1", "good-2", "own-1", "own-2"}
 	patience.Moving(t, "all messages come", func() (int, bool) { n := len(bus.missing(sent)); return n, n == 0 })
 }
+
+// A service with a database of its own, and all privileges that a service needs there, neither reads nor writes
+// anything of another database: no message, no mark and no line of the audit record.
+// SE-01.
+func TestDatabasesOfTheirOwnKeepApart(t *testing.T) {
+	t.Parallel()
+	pay, mail := open(t, waybillmysql.Options{}), open(t, waybillmysql.Options{})
+	evil := login(t, mail, "s", waybillmysql.ServiceGrants)
+	var theirs string
+	if err := pay.DB().QueryRow(`SELECT DATABASE()`).Scan(&theirs); err != nil {
+		t.Fatal(err)
+	}
+	rows, err := pay.DB().Query(`SHOW TABLES`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer rows.Close()
+	var tables []string
+	for rows.Next() {
+		var name string
+		if err := rows.Scan(&name); err != nil {
+			t.Fatal(err)
+		}
+		tables = append(tables, theirs+"."+name)
+	}
+	if err := rows.Err(); err != nil || len(tables) < 10 {
+		t.Fatal(tables, err)
+	}
+	for _, name := range tables {
+		for _, sql := range []string{"SELECT 1 FROM " + name, "INSERT INTO " + name + " VALUES ()", "DELETE FROM " + name, "DROP TABLE " + name} {
+			if _, err := evil.DB().Exec(sql); number(err) != tableDenied {
+				t.Errorf("%s: the server says %v, want number %d", sql, err, tableDenied)
+			}
+		}
+	}
+	if err := stage(t.Context(), evil, []waybill.Message{waybill.RawMessage("t.x", "", nil)}); err != nil {
+		t.Errorf("it does not stage its own: %v", err)
+	}
+}

@@ -4,6 +4,8 @@ package main
 func consumed() []mutant {
 	const judge, settle, receive, schedule, work, process, batching, gate, limit, pause, unstored, groups, renew, once, prefetch = "consumer/judge.go", "consumer/settle.go", "consumer/receive.go", "consumer/schedule.go", "consumer/work.go", "consumer/process.go", "consumer/batching.go", "consumer/gate.go", "consumer/limitstate.go", "consumer/pause.go", "consumer/unstored.go", "consumer/group.go", "consumer/renew.go", "consumer/once.go", "consumer/prefetch.go"
 	return group{pkg: "./consumer"}.of(
+		mutant{id: "limit-next-age", fault: "a shared limit whose state another program wrote lets nothing begin for ever", file: "consumer/pace.go", old: "max(next.Sub(now.Add(p.slack)), 0)", new: "max(next.Sub(now)-p.slack, 0)", tests: "^FuzzLimitState$"},
+		mutant{id: "structured-topic", fault: "an event in structured mode names another topic than the broker", file: "consumer/structured.go", old: "if topic != \"\" {\n\t\te.Topic = topic", new: "if topic == \"\" {\n\t\te.Topic = topic", tests: "^FuzzUnwrap$"},
 		mutant{id: "consumer-stored-parked", fault: "a parked message has the error with its secrets", file: judge, old: "core.AckReject(d, reason, errtext.WithText(err, j.text))", new: "core.AckReject(d, reason, err)", tests: "^TestStoredErrorsAreWithoutSecrets$"},
 		mutant{id: "consumer-stored-retried", fault: "a retried message has the error with its secrets", file: judge, old: "errtext.WithText(cause, j.text)", new: "cause", tests: "^TestStoredErrorsAreWithoutSecrets$"},
 		mutant{id: "consumer-stored-panic", fault: "a panic of StoredError ends the consumer", file: "internal/errtext/withtext.go", old: "if recover() != nil {", new: "if s != \"\" {", tests: "^TestStoredErrorThatFails$"},

@@ -294,6 +294,68 @@ func TestServicesDoNotForge(t *testing.T) {
 	parkedCount(t, operator, "pay", 1)
 }
 
+// SE-02: the relays of two services publish to one exchange, and the topic permissions of docs/rabbitmq.md bound each
+// to its own topics. None puts a message of another topic into a queue: not by the key, not by more keys in the headers CC
+// and BCC, and not by the header of the topic. A message that comes by CC has the topic that its sender may send, so
+// that Subscription.Sources refuses it.
+func TestRelaysKeepToTheirTopics(t *testing.T) {
+	t.Parallel()
+	mq := testenv.RabbitMQ(t)
+	opts := rabbitmq.Options{Exchange: "shop", Passive: true}
+	pay := core.Subscription{Queue: "pay", Bindings: []string{"payments.*"}}
+	mail := core.Subscription{Queue: "mail", Bindings: []string{"mails.*"}}
+	mails, _, _, _ := provision(t, mq, topology.Of(opts.TopologyOptions(), mail))
+	pays, relayURL, consumerURL, _ := provision(t, mq, topology.Of(opts.TopologyOptions(), pay))
+	for user, topics := range map[string]string{mails.Relay: `^mails\.`, pays.Relay: `^payments\.`} {
+		err := mq.Do(t.Context(), http.MethodPut, "/api/topic-permissions/"+url.PathEscape(mq.VHost)+"/"+user, map[string]string{"exchange": "shop", "write": topics, "read": "^$"}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	evil := dial(t, mq.URLFor(mails.Relay, password), opts)
+	if err := evil.Publish(t.Context(), envelopes(1, "payments.made"))[0]; waybill.ReasonOf(err) != waybill.ReasonForbidden {
+		t.Errorf("it publishes a topic of the other: %v", err)
+	}
+	if err := evil.Publish(t.Context(), envelopes(1, "mails.opened")).FirstErr(); err != nil {
+		t.Errorf("it does not publish its own: %v", err)
+	}
+	conn, err := amqp.Dial(mq.URLFor(mails.Relay, password))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	send := func(key string, more amqp.Table) bool {
+		headers := amqp.Table{"cloudEvents_topic": "payments.made", "cloudEvents_source": "/payments", "waybill-attempt": int64(3)}
+		for name, value := range more {
+			headers[name] = value
+		}
+		return permitted(t, conn, "forges by "+key, func(ch *amqp.Channel) error {
+			return ch.PublishWithContext(t.Context(), "shop", key, false, false, amqp.Publishing{MessageId: "forged", Headers: headers, Body: []byte("forged")})
+		})
+	}
+	if send("payments.made", nil) || send("payments.made", amqp.Table{"CC": []any{"mails.opened"}}) {
+		t.Error("it may publish the key of another topic")
+	}
+	send("mails.opened", nil)
+	forged := 0
+	for _, name := range []string{"CC", "BCC"} {
+		if send("mails.opened", amqp.Table{name: []any{"payments.made"}}) {
+			forged++
+		}
+	}
+	relay, consumer := dial(t, relayURL, opts), dial(t, consumerURL, opts)
+	if err := relay.Publish(t.Context(), envelopes(1, "payments.made")).FirstErr(); err != nil {
+		t.Fatal(err)
+	}
+	r := subscribe(t, consumer, pay)
+	for _, d := range receive(t, r, forged+1) {
+		if want := map[bool]string{true: "mails.opened", false: "payments.made"}[d.Envelope.ID == "forged"]; d.Envelope.Topic != want || d.Attempt != 1 {
+			t.Errorf("message %q came with topic %q, attempt %d; want %q", d.Envelope.ID, d.Envelope.Topic, d.Attempt, want)
+		}
+		settle(t, r, core.AckDone(d))
+	}
+}
+
 // managementURL returns the address of the management API with a user.
 func managementURL(t *testing.T, mq *testenv.MQ, user, password string) string {
 	t.Helper()

@@ -202,6 +202,52 @@ func TestServicesKeepApart(t *testing.T) {
 	settle(t, pay, core.AckDone(ds[0]))
 }
 
+// SE-03: a relay whose rule names the queues of its own topics, as docs/redis.md says, publishes to these. It puts
+// nothing into the queue of another service, neither by a topic that is bound there nor by a command of its own.
+func TestRelaysKeepToTheirQueues(t *testing.T) {
+	t.Parallel()
+	server := testenv.OwnRedis(t, testenv.RedisOptions{})
+	opts := prepared(redisstreams.Options{})
+	all := dial(t, server.URL(), opts)
+	mail := subscribe(t, all, core.Subscription{Queue: "mail", Bindings: []string{"mails"}})
+	pay := subscribe(t, all, core.Subscription{Queue: "pay", Bindings: []string{"payments"}})
+	rules := acl(t, "shop", opts.Bus)
+	named := 0
+	for i, word := range rules {
+		if word == "~{"+opts.Bus+"}:queue:*" {
+			rules[i], named = "~{"+opts.Bus+"}:queue:mail", named+1
+		}
+	}
+	if err := server.Do(t.Context(), rules...); err != nil || named != 1 {
+		t.Fatal(rules, err)
+	}
+	url := strings.Replace(server.URL(), "redis://", "redis://shop:secret@", 1)
+	evil := dial(t, url, opts)
+	for _, n := range []int{1, many} {
+		if err := evil.Publish(t.Context(), envelopes(n, "payments"))[n-1]; !errors.Is(err, waybill.ErrMisconfigured) || !strings.Contains(err.Error(), "docs/redis.md") {
+			t.Errorf("%d messages for the queue of another: %v", n, err)
+		}
+	}
+	c, key := raw(t, url), "{"+opts.Bus+"}:queue:pay"
+	for _, words := range [][]any{{"XADD", key, "*", "data", "forged"}, {"XLEN", key}, {"XDEL", key, "1-1"}, {"XRANGE", "{" + opts.Bus + "}:queue:mail", "-", "+"}, {"SADD", "{" + opts.Bus + "}:bindings", "x"}} {
+		if err := c.Do(t.Context(), words...).Err(); !redis.HasErrorPrefix(err, "NOPERM") {
+			t.Errorf("it may %v: %v", words, err)
+		}
+		if err := c.Eval(t.Context(), "return redis.call(unpack(ARGV))", nil, words...).Err(); err == nil {
+			t.Errorf("a script of its own may %v", words)
+		}
+	}
+	publish(t, evil, envelope("mine", "mails"))
+	publish(t, all, envelope("true", "payments"))
+	for r, want := range map[core.Receiver]string{mail: "mine", pay: "true"} {
+		d := receive(t, r, 1)[0]
+		if d.Envelope.ID != want {
+			t.Errorf("%s came first, want %s", d.Envelope.ID, want)
+		}
+		settle(t, r, core.AckDone(d))
+	}
+}
+
 // TR-09: Passive makes nothing, and names all that is missing.
 func TestPassive(t *testing.T) {
 	t.Parallel()

@@ -32,3 +32,19 @@ func FuzzDecode(f *testing.F) { // SE-08
 		}
 	})
 }
+
+// FuzzBinding reads anything that a consumer with the right to bind can add to the set of bindings.
+func FuzzBinding(f *testing.F) { // SE-08
+	for _, text := range []string{`["q","a.*"]`, `["q"]`, `null`, `[null,null]`, `["","\ud800"]`, `{}`, `[`} {
+		f.Add(text)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		queue, binding, ok := parseBinding(text)
+		if !ok {
+			return
+		}
+		if q, b, ok := parseBinding(bindingOf(queue, binding)); !ok || q != queue || b != binding {
+			t.Errorf("%q, %q is written as %q, %q", queue, binding, q, b)
+		}
+	})
+}

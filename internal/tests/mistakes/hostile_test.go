@@ -439,3 +439,73 @@ func TestIDOfAnotherIsTold(t *testing.T) {
 		t.Errorf("%d messages of the service are there, want the one with a free id", n)
 	}
 }
+
+// Services that have an outbox and an inbox of their own in one database keep apart: no role of one reads, writes,
+// changes, deletes or locks anything of the other, neither its messages nor its marks, limits and lines of the audit
+// record. What each role may do in its own schema the other tests show.
+// SE-01
+func TestOutboxesOfTheirOwnKeepApart(t *testing.T) {
+	t.Parallel()
+	pg := testenv.Postgres(t)
+	admin := openPool(t, pg.DSN)
+	schemas := map[string]*postgres.Migrations{}
+	for _, service := range []string{"pay", "mail"} {
+		m, err := postgres.NewMigrations(postgres.MigrationOptions{Schema: service})
+		if err == nil {
+			err = m.Up(t.Context(), admin)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		schemas[service] = m
+	}
+	consumers, consumerName := role(t, pg, admin, "consumer_of_pay")
+	exec(t, admin, schemas["pay"].Grants(postgres.Roles{Consumer: consumerName}))
+	evil := map[string]*pgxpool.Pool{}
+	var names postgres.Roles
+	for what, name := range map[string]*string{
+		"producer": &names.Producer, "canceller": &names.Canceller, "relay": &names.Relay, "consumer": &names.Consumer, "operator": &names.Operator,
+	} {
+		evil[what], *name = role(t, pg, admin, what)
+	}
+	exec(t, admin, schemas["mail"].Grants(names))
+	rows, err := admin.Query(t.Context(), `SELECT relname, relkind = 'S' FROM pg_class WHERE relnamespace = 'pay'::regnamespace AND relkind IN ('r', 'S')`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	relations := map[string]bool{} // whether it is a sequence
+	var relation string
+	var sequence bool
+	if _, err := pgx.ForEachRow(rows, []any{&relation, &sequence}, func() error { relations[relation] = sequence; return nil }); err != nil || len(relations) < 10 {
+		t.Fatal(relations, err)
+	}
+	for what, pool := range evil {
+		for name, sequence := range relations {
+			on := pgx.Identifier{"pay", name}.Sanitize()
+			tries := []string{"SELECT FROM " + on, "INSERT INTO " + on + " DEFAULT VALUES", "DELETE FROM " + on, "TRUNCATE " + on, "LOCK TABLE " + on + " IN ACCESS SHARE MODE"}
+			if sequence {
+				tries = []string{"SELECT nextval('" + on + "')", "SELECT setval('" + on + "', 1)", "SELECT last_value FROM " + on}
+			}
+			for _, sql := range tries {
+				a := attack{what + ": " + sql, sql, denied}
+				a.do(t, pool, 0, 0)
+			}
+		}
+		for _, sql := range []string{
+			`INSERT INTO pay.waybill_inbox (consumer, source, id) VALUES ('billing', '/payments', 'pay-77')`, `UPDATE pay.waybill_inbox SET print = print`,
+			`UPDATE pay.waybill_inbox_limits SET state = ''`, `UPDATE pay.waybill_outbox SET due_at = now()`, `UPDATE pay.waybill_meta SET value = 0`,
+			`CREATE TABLE pay.x (a int)`, `DROP TABLE pay.waybill_inbox`, `SELECT pg_advisory_xact_lock(1) FROM pay.waybill_outbox_members`,
+		} {
+			a := attack{what + ": " + sql, sql, denied}
+			a.do(t, pool, 0, 0)
+		}
+	}
+	in, err := postgres.NewInbox(consumers, postgres.InboxOptions{Schema: "pay"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	status, err := in.Do(t.Context(), core.InboxKey{Consumer: "billing", Source: "/payments", ID: "pay-77"}, func(context.Context, pgx.Tx) error { return nil })
+	if err != nil || status != core.InboxProcessed {
+		t.Errorf("the message has no effect: %v, %v", status, err)
+	}
+}

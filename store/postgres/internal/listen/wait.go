@@ -50,16 +50,18 @@ const (
 
 // sleepSQL says until when this relay sleeps, in a sequence: it is read live in every isolation level, needs no lock,
 // and expires by itself. It writes only if no relay has said so for at least $1 ms, under the advisory lock %d: of two
-// that write at a time, the later one must not shorten what the other has said. It also tells whether anything was
-// staged or decided, which transactions have ended, and whether a relay had said so until now. It says so first.
+// that write at a time, the later one must not shorten what the other has said. It does not wait for the lock, which
+// each role of the database can take and keep; without the lock it says nothing. It also tells whether anything was
+// staged or decided, which transactions have ended, and whether it is said now and was until now. It says so first.
 const (
 	sleepSQL = `
-SELECT CASE WHEN w.last_value >= t.now + $1::bigint THEN w.last_value ELSE (
+SELECT coalesce(s.until, 0), ` + DrawnSQL + `, s.until IS NOT NULL AND w.last_value >= t.now
+FROM {wake} w CROSS JOIN (SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint AS now) t
+CROSS JOIN LATERAL (SELECT CASE WHEN w.last_value >= t.now + $1::bigint THEN w.last_value ELSE (
         SELECT setval({wake_text}, greatest(v.last_value, t.now + $2::bigint))
-        FROM (SELECT pg_advisory_xact_lock(%d) IS NULL AS taken OFFSET 0) l
-        CROSS JOIN LATERAL (SELECT v.last_value FROM {wake} v WHERE l.taken IS NOT NULL OFFSET 0) v
-    ) END, ` + DrawnSQL + `, w.last_value >= t.now
-FROM {wake} w CROSS JOIN (SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint AS now) t`
+        FROM (SELECT pg_try_advisory_xact_lock(%d) AS taken OFFSET 0) l
+        CROSS JOIN LATERAL (SELECT v.last_value FROM {wake} v WHERE l.taken OFFSET 0) v
+    ) END AS until OFFSET 0) s`
 	lookSQL = `SELECT 0::bigint, ` + DrawnSQL + `, true`
 )
 
@@ -85,7 +87,7 @@ type Waiter struct {
 	sleep, look string
 	listener    listener      // only Wait uses it, one call at a time
 	trip        time.Duration // as short as a look is of late; only Wait uses it
-	lapsed      bool          // before the latest look, no relay had said that it sleeps; only Wait uses it
+	lapsed      bool          // at or before the latest look no relay says that it sleeps; only Wait uses it
 	presence    presence
 
 	mu         sync.Mutex
@@ -202,7 +204,7 @@ func (w *Waiter) Wait(ctx context.Context, routes []string, limit time.Duration)
 				pause = w.nextPause(routes)
 			}
 			changed, err = w.lookAround(ctx, routes, pause)
-			if w.lapsed { // a Stage may have begun that does not notify
+			if w.lapsed { // a Stage may have begun, or begin, that does not notify
 				pause = min(pause, safetyPoll)
 			}
 			if err == nil && w.listener.conn != nil {
