@@ -18,7 +18,7 @@ const (
 	WaitSchedule WaitCause = "schedule" // its time has not come
 	WaitRetry    WaitCause = "retry"    // its next attempt is due later
 	WaitHeld     WaitCause = "held"     // a member has it out
-	WaitDecision WaitCause = "decision" // it was abandoned and holds its key: an operator decides
+	WaitDecision WaitCause = "decision" // it was abandoned and blocks its key: an operator decides
 	WaitKey      WaitCause = "key"      // another message of its key is before it
 	WaitTopic    WaitCause = "topic"    // no queue is bound for its topic
 	WaitLock     WaitCause = "lock"     // a transaction has locked it, and not only for a moment
@@ -46,7 +46,7 @@ type Waiting struct {
 
 // Hindrances are what a store knows to stand in the way of a due record.
 type Hindrances struct {
-	// Ahead is the record that holds the key of the record: one that waits for a retry, that a member holds, or
+	// Ahead is the record that blocks the key of the record: one that waits for a retry, that a member holds, or
 	// that was abandoned and blocks; else the first due one of the key, if that is another. It is nil if there is
 	// none.
 	Ahead *Stored
@@ -63,7 +63,7 @@ type Hindrances struct {
 // Explainer knows the hindrances of a record. Ask it by [WhyWaits].
 type Explainer interface {
 	// Hindrances returns the causes for which rec, a record of this store, waits. With blockAfterAbandon an
-	// abandoned record holds its key, as the option of the relay's route says. Bodies are left out. It changes
+	// abandoned record blocks its key, as the option of the relay's route says. Bodies are left out. It changes
 	// nothing, and locks rec for one statement at most.
 	Hindrances(ctx context.Context, rec *Stored, blockAfterAbandon bool) (Hindrances, error)
 }

@@ -41,7 +41,7 @@ func newFeed(n, keys int) *feed {
 func (f *feed) Subscribe(context.Context, core.Subscription) (core.Receiver, error) { return f, nil }
 
 func (*feed) SubscriberTraits() core.SubscriberTraits {
-	return core.SubscriberTraits{RetryLater: true, Parks: true}
+	return core.SubscriberTraits{DelaysRetries: true, Parks: true}
 }
 func (*feed) Close(context.Context) error { return nil }
 

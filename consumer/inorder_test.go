@@ -110,7 +110,7 @@ func TestInOrderNeedsNoDelayedDelivery(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := declared(t)
-		b.traits = func(tr *core.SubscriberTraits) { tr.RetryLater = false }
+		b.traits = func(tr *core.SubscriberTraits) { tr.DelaysRetries = false }
 		stop := start(t, b, consumer.Options{}, waybill.Subscription{InOrder: true}, handle(func(_ context.Context, d *waybill.Delivery) error {
 			if d.Attempt == 1 {
 				return errBoom

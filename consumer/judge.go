@@ -135,13 +135,13 @@ func (j *judge) retry(d *waybill.Delivery, cause error) verdict {
 	}
 	delay, asked := after(cause)
 	longest := j.traits.MaxRetryDelay
-	inPlace := j.sub.InOrder && (d.Envelope.Key != "" || !j.traits.RetryLater)
+	inPlace := j.sub.InOrder && (d.Envelope.Key != "" || !j.traits.DelaysRetries)
 	if inPlace {
 		longest = j.traits.MaxHold / 2 // only this process holds it
 	}
 	switch {
 	case inPlace && asked:
-	case asked && !j.traits.RetryLater:
+	case asked && !j.traits.DelaysRetries:
 		return j.park(d, waybill.ReasonRetryPolicy, fmt.Errorf("this transport cannot deliver again later: %w", cause))
 	case !asked:
 		next, again, err := ask(policy, attempt, cause)

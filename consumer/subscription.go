@@ -170,7 +170,7 @@ func batchSize(h *waybill.Handler) int { return orElse(h.BatchSize, DefaultBatch
 func checkDelays(sub *waybill.Subscription, traits core.SubscriberTraits) []string {
 	var p []string
 	retries := sub.Retry.MaxAttempts() != 1
-	if retries && !traits.RetryLater && !sub.InOrder {
+	if retries && !traits.DelaysRetries && !sub.InOrder {
 		p = append(p, "Retry: this transport cannot deliver again later; use waybill.RetryDelays() to park at the first failure, or choose another transport")
 	}
 	if n := sub.Retry.MaxAttempts(); traits.AttemptsAreDeliveries && sub.MaxDeliveries > 0 && (n == 0 || n > sub.MaxDeliveries) {

@@ -57,7 +57,7 @@ func newTelemetry(o *Options, bus core.Subscriber) (*telemetry, error) {
 		metric.WithDescription("Retries by the declared delay they wait for."))
 	t.drift, errs[3] = m.Int64Counter("waybill.consumer.hlc.rejected", metric.WithUnit("{message}"),
 		metric.WithDescription("Messages whose clock stamp was too far ahead and was not merged."))
-	t.failures, errs[4] = m.Int64Counter("waybill.consumer.publish.failures", metric.WithUnit("{failure}"),
+	t.failures, errs[4] = m.Int64Counter("waybill.consumer.transport.failures", metric.WithUnit("{failure}"),
 		metric.WithDescription("Failed calls of the transport by step: subscribe, receive, ack, retry, park, release."))
 	t.active, errs[5] = m.Int64UpDownCounter("waybill.consumer.active", metric.WithUnit("{handler}"),
 		metric.WithDescription("Handlers that run."))

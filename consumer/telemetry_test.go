@@ -118,7 +118,7 @@ func TestMetrics(t *testing.T) {
 			"hlc.rejected{queue=q}": 1, "retries{delay=1m0s,queue=q}": 1,
 			"processed{queue=q,status=success}": 3, "processed{queue=q,status=duplicate}": 1, "processed{queue=q,status=retried}": 1,
 			"processed{queue=q,status=parked}": 1, "processed{queue=q,status=failed}": 1,
-			"publish.failures{error.type=unknown,queue=q,step=release}": 1,
+			"transport.failures{error.type=unknown,queue=q,step=release}": 1,
 		}
 		if diff := cmp.Diff(want, counts(t, reader)); diff != "" {
 			t.Error(diff)

@@ -81,9 +81,9 @@ type OutboxStore interface {
 
 // StoreTraits are a store's promises. The zero value promises nothing.
 type StoreTraits struct {
-	// Bound is zero if the transaction ids of a ReadResult are exact. Otherwise a transaction can show records
-	// although the ids say that it has ended, but only if it began no longer ago than this.
-	Bound time.Duration
+	// MaxLateCommit is zero if the transaction ids of a ReadResult are exact. Otherwise a transaction can show
+	// records although the ids say that it has ended, but only if it began no longer ago than this.
+	MaxLateCommit time.Duration
 	// SessionFence: a session that was removed, or that lost the partition, settles nothing. Without it only the
 	// version protects a record.
 	SessionFence bool

@@ -22,7 +22,7 @@ type Publisher interface {
 	// A message can come again with the same id on purpose: after an error, after an unknown result, by a redrive
 	// or a replay. It must arrive then. A broker that drops what it has seen before (native deduplication) gets
 	// another deduplication id each time, or none. But a repeat for lack of a result keeps its id until the result
-	// is known, see PublisherTraits.BoundsCopies.
+	// is known, see PublisherTraits.TwoCopiesAtMost.
 	//
 	// A topic or a header name that the broker would interpret is escaped, and arrives as it was.
 	Publish(ctx context.Context, batch []waybill.Envelope) Results
@@ -68,11 +68,11 @@ type PublisherTraits struct {
 	// KeepsUnread: the broker is a log. It keeps a message that no queue gets yet, and a queue made within the
 	// log's retention receives it. Nothing is unroutable then, so DetectsUnroutable is false.
 	KeepsUnread bool
-	// BoundsCopies: a message that one publisher sends again and again, since it learns no result, has two copies
-	// at most, however often. It holds for as long as the broker remembers what it has seen, which is some minutes,
-	// or the client holds the message; another process adds a copy of its own. Without it each try can leave a
-	// copy. The inbox drops them all.
-	BoundsCopies bool
+	// TwoCopiesAtMost: a message that one publisher sends again and again, since it learns no result, has two
+	// copies at most, however often. It holds for as long as the broker remembers what it has seen, which is some
+	// minutes, or the client holds the message; another process adds a copy of its own. Without it each try can
+	// leave a copy. The inbox drops them all.
+	TwoCopiesAtMost bool
 	// MaxBatch bounds the messages of one Publish; 0 = unbounded. If the broker's own requests are smaller, make
 	// several of them in one Publish instead of declaring it: the relay has a limited number of calls in progress.
 	MaxBatch int
@@ -120,9 +120,9 @@ func (w Wildcards) String() string {
 type SubscriberTraits struct {
 	// KeyOrder: deliveries of one key to a single receiver come in queue order, until a redelivery.
 	KeyOrder bool
-	// RetryLater: the broker holds the delivery of an AckRetry, so that it survives the consumer. Other messages
+	// DelaysRetries: the broker holds the delivery of an AckRetry, so that it survives the consumer. Other messages
 	// come meanwhile, however many wait.
-	RetryLater bool
+	DelaysRetries bool
 	// MaxRetryDelay bounds the delay of AckRetry; 0 = unbounded.
 	MaxRetryDelay time.Duration
 	// Parks: AckReject keeps the message in a place where it can be listed and replayed.
@@ -182,7 +182,7 @@ type Subscription struct {
 	// and goes up to MaxPrefetch. It tells a [Pauser] by Resume, any other receiver by the limit of Receive.
 	MaxPrefetch int
 	// ReceiveBytes, if not 0, bounds the bodies that one Receive returns, in bytes: it ends with the delivery that
-	// reaches the bound; see [Subscription.Fit]. The consumer cannot know how large the next bodies are. A
+	// reaches the bound; see [Subscription.ReceiveCount]. The consumer cannot know how large the next bodies are. A
 	// transport that takes messages before a Receive asks for them has a bound of its own for these.
 	ReceiveBytes int
 	// RetryDelays are the delays that the transport must be able to hold, ascending.
@@ -208,9 +208,9 @@ func SubscriptionOf(sub *waybill.Subscription) Subscription {
 	}
 }
 
-// Fit returns how many of the deliveries that are ready one Receive returns: at most limit, and none behind the one
-// with which their bodies reach ReceiveBytes.
-func (s *Subscription) Fit(ready []*waybill.Delivery, limit int) int {
+// ReceiveCount returns how many of the deliveries that are ready one Receive returns: at most limit, and none behind
+// the one with which their bodies reach ReceiveBytes.
+func (s *Subscription) ReceiveCount(ready []*waybill.Delivery, limit int) int {
 	n, bytes := 0, 0
 	for n < min(limit, len(ready)) && (s.ReceiveBytes <= 0 || bytes < s.ReceiveBytes) {
 		bytes += len(ready[n].Envelope.Body)

@@ -28,8 +28,8 @@ const (
 	AttrCorrelationID = "correlationid"
 	AttrCausationID   = "causationid"
 	AttrTenant        = "tenant"
-	AttrRunID         = "runid"
-	AttrLineage       = "lineage"    // ids separated by commas, each query-escaped
+	AttrRunID         = "runid"      // Envelope.RunID: of the workflow or batch that staged the message
+	AttrLineage       = "lineage"    // Envelope.Lineage: ids separated by commas, each query-escaped
 	AttrHLC           = "hlc"        // as hlc.Timestamp's text
 	AttrExpires       = "expirytime" // RFC 3339
 	AttrTraceParent   = "traceparent"

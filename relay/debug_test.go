@@ -96,7 +96,7 @@ func TestDebugLog(t *testing.T) {
 		}
 		if d := cmp.Diff(map[string][]string{
 			"fine":    {"handed_out", "published", "settled confirmed"},
-			"refused": {"handed_out", "retry", "settled rejected", "handed_out", "published", "settled confirmed"},
+			"refused": {"handed_out", "retry", "settled attempt failed", "handed_out", "published", "settled confirmed"},
 			"away":    {"handed_out", "breaker_open", "released", "handed_out", "published", "settled confirmed"},
 		}, story); d != "" {
 			t.Error(d)

@@ -23,7 +23,7 @@ const (
 // Traits declares the publisher's promises.
 func (t *Transport) Traits() core.PublisherTraits {
 	return core.PublisherTraits{
-		KeyOrder: core.KeyOrderSerial, Confirmed: true, Durable: true, Synced: t.settings().synced, KeepsUnread: true, BoundsCopies: true,
+		KeyOrder: core.KeyOrderSerial, Confirmed: true, Durable: true, Synced: t.settings().synced, KeepsUnread: true, TwoCopiesAtMost: true,
 		MaxMessageBytes: max(t.settings().maxMessage-headerRoom, 1),
 	}
 }

@@ -41,7 +41,7 @@ const (
 // SubscriberTraits declares the subscriber's promises.
 func (t *Transport) SubscriberTraits() core.SubscriberTraits {
 	return core.SubscriberTraits{
-		KeyOrder: true, RetryLater: true, MaxRetryDelay: t.settings().retention / 2, Parks: true, CountsRedeliveries: true, SingleActive: true,
+		KeyOrder: true, DelaysRetries: true, MaxRetryDelay: t.settings().retention / 2, Parks: true, CountsRedeliveries: true, SingleActive: true,
 		SharesByPartition: true, Wildcards: core.WildcardsAll,
 	}
 }

@@ -41,7 +41,7 @@ const (
 // SubscriberTraits declares the subscriber's promises.
 func (t *Transport) SubscriberTraits() core.SubscriberTraits {
 	return core.SubscriberTraits{
-		KeyOrder: true, RetryLater: true, Parks: true, CountsRedeliveries: true, HoldFor: t.opts.HoldFor, Wildcards: core.WildcardsTail,
+		KeyOrder: true, DelaysRetries: true, Parks: true, CountsRedeliveries: true, HoldFor: t.opts.HoldFor, Wildcards: core.WildcardsTail,
 	}
 }
 

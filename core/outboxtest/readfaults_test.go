@@ -83,7 +83,7 @@ var blind = pages(func(p *core.ReadResult) { p.Running, p.Next = nil, p.Upper })
 
 // bound promises that nothing appears later than d after its transaction began.
 func bound(d time.Duration) func(*broken, *core.StoreTraits) {
-	return func(_ *broken, t *core.StoreTraits) { t.Bound = d }
+	return func(_ *broken, t *core.StoreTraits) { t.MaxLateCommit = d }
 }
 
 // A store with a bound may be wrong about transactions that are younger.

@@ -64,7 +64,7 @@ func traitsAreStable(k *kit) {
 	k.owner(1)
 	a, b, c := k.traits, k.h.Store().Traits(), k.other().Traits()
 	k.failIf(a != b || a != c, "the traits are %+v, and then %+v and %+v", a, b, c)
-	k.failIf(k.traits.Bound < 0, "the bound of the transaction ids is negative: %s", k.traits.Bound)
+	k.failIf(k.traits.MaxLateCommit < 0, "the bound of the transaction ids is negative: %s", k.traits.MaxLateCommit)
 }
 
 // Without this a caller that uses its slices again changes what is stored, or what another caller was answered.

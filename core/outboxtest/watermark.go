@@ -82,7 +82,7 @@ func pageNamesARunningTransaction(k *kit) {
 	if k.single() {
 		k.undeclared("two transactions at once")
 	}
-	if k.traits.Bound > 0 {
+	if k.traits.MaxLateCommit > 0 {
 		k.undeclared("exact transaction ids")
 	}
 	m := k.owner(1)
@@ -114,7 +114,7 @@ func pageNamesARunningTransaction(k *kit) {
 
 // Without this the engine reads the same range over and over although nothing can appear in it.
 func transactionsComeToRest(k *kit) {
-	if k.traits.Bound > suitetest.Patience/2 {
+	if k.traits.MaxLateCommit > suitetest.Patience/2 {
 		k.undeclared("transactions that come to rest within seconds")
 	}
 	m := k.owner(1)
@@ -167,7 +167,7 @@ func (s *storm) reader(k *kit, m *member, done func() bool) {
 			}
 			seen[r.ID] = true
 			// A page shows the numbers that it settles; settled is of the pages before.
-			k.failIf(r.Seq <= settled && s.age(k, r.ID) > k.traits.Bound,
+			k.failIf(r.Seq <= settled && s.age(k, r.ID) > k.traits.MaxLateCommit,
 				"a record with number %d showed after a page that said that all up to %d is shown", r.Seq, settled)
 		}
 		settled = now
@@ -186,7 +186,7 @@ func (s *storm) reader(k *kit, m *member, done func() bool) {
 
 // age is how long ago the record's transaction began.
 func (s *storm) age(k *kit, id string) time.Duration {
-	if k.traits.Bound == 0 {
+	if k.traits.MaxLateCommit == 0 {
 		return forever
 	}
 	s.mu.Lock()

@@ -1,5 +1,5 @@
 // Package repeats bounds the copies of a message that a publisher sends again and again, since it learns no result, to
-// a broker that drops what it has seen before: see core.PublisherTraits.BoundsCopies. Transports share it.
+// a broker that drops what it has seen before: see core.PublisherTraits.TwoCopiesAtMost. Transports share it.
 //
 // # Guarantees
 //

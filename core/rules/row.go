@@ -36,7 +36,7 @@ type Row struct {
 	Waits  bool           // for a time: a timer, or a retry
 	// Cancellable: it must be held before it is handed out.
 	Cancellable bool
-	// Blocks: it was abandoned, and holds its key on routes that block.
+	// Blocks: it was abandoned, and blocks its key on routes that block.
 	Blocks bool
 	// MaybeSent: it may have arrived, for all that is known. A record with a crash always may.
 	MaybeSent                     bool

@@ -163,7 +163,7 @@ var backwards = broken{
 	staged: func(s []waybill.Staged) { slices.Reverse(s) },
 }
 
-// blocksAlways and blocksNever do not ask on which routes an abandoned record holds its key.
+// blocksAlways and blocksNever do not ask on which routes an abandoned record blocks its key.
 var (
 	blocksAlways = broken{look: func(l *core.ReadRequest) {
 		if len(l.NewlyOwned) > 0 {

@@ -181,7 +181,7 @@ func keyContinuesAfterAbandoned(k *kit) {
 	k.drainIDs(ids[1:])
 }
 
-// On a route that blocks, an abandoned message holds its key, and no other. OR-04.
+// On a route that blocks, an abandoned message blocks its key, and no other. OR-04.
 func keyBlocksAfterAbandoned(k *kit) {
 	b := k.blocking()
 	ids := b.keys(3, "a")["a"]

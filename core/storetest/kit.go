@@ -35,7 +35,7 @@ type kit struct {
 	store  core.OutboxStore
 	route  string // the check's own
 	topic  string
-	blocks []string // the route, if an abandoned record holds its key there
+	blocks []string // the route, if an abandoned record blocks its key there
 	driver *driver
 	truths int // rows of truth tables
 	*opened
@@ -65,7 +65,7 @@ func (k *kit) other(h Harness) *kit {
 	return o
 }
 
-// blocking returns k with a route on which an abandoned record holds its key.
+// blocking returns k with a route on which an abandoned record blocks its key.
 func (k *kit) blocking() *kit {
 	b := *k
 	b.blocks = []string{k.route}

@@ -19,7 +19,7 @@ var cutChecks = []named{
 	},
 	{
 		"publish-again-unanswered", ofPublisher,
-		"With BoundsCopies, a message that is published again and again while no answer comes has two copies at most.", publishAgainUnanswered,
+		"With TwoCopiesAtMost, a message that is published again and again while no answer comes has two copies at most.", publishAgainUnanswered,
 	},
 	{
 		"settle-over-cut", ofSubscriber,
@@ -129,7 +129,7 @@ func publishOverCut(k *kit) {
 // TR-17.
 func publishAgainUnanswered(k *kit) {
 	k.needs(k.h.Deafen != nil, "Harness.Deafen")
-	k.needs(k.pub.BoundsCopies, "PublisherTraits.BoundsCopies")
+	k.needs(k.pub.TwoCopiesAtMost, "PublisherTraits.TwoCopiesAtMost")
 	r, name := k.queue("a")
 	k.publish(message(name+".a", 100))
 	k.consume(r, 1) // the link is up

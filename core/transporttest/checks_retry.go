@@ -170,7 +170,7 @@ func retryRoundsUp(k *kit) {
 // retryOfAnyLength asks for a delay that is longer than any declared one. An early delivery is marked as early, and is
 // the same attempt, also if it is that of a free retry.
 func retryOfAnyLength(k *kit) {
-	k.needs(k.sub.RetryLater, "SubscriberTraits.RetryLater")
+	k.needs(k.sub.DelaysRetries, "SubscriberTraits.DelaysRetries")
 	r, name := k.queue("a")
 	k.publish(message(name+".a", 0))
 	delay := 2*tier2 + tier2/2
@@ -195,7 +195,7 @@ func retryOfAnyLength(k *kit) {
 }
 
 func retrySurvives(k *kit) {
-	k.needs(k.sub.RetryLater, "SubscriberTraits.RetryLater")
+	k.needs(k.sub.DelaysRetries, "SubscriberTraits.DelaysRetries")
 	r, name := k.queue("a")
 	m := message(name+".a", 0)
 	k.publish(m)
@@ -209,7 +209,7 @@ func retrySurvives(k *kit) {
 
 // retrySurvivesTransport closes the whole transport while the retry waits.
 func retrySurvivesTransport(k *kit) {
-	k.needs(k.sub.RetryLater, "SubscriberTraits.RetryLater")
+	k.needs(k.sub.DelaysRetries, "SubscriberTraits.DelaysRetries")
 	k.needs(k.h.Close != nil && k.h.Reopen != nil, "Harness.Close and Harness.Reopen")
 	r, name := k.queue("a")
 	m := full(name + ".a")
@@ -226,7 +226,7 @@ func retrySurvivesTransport(k *kit) {
 
 // retryWaitsAside retries more than Prefetch with a delay that is longer than the check waits.
 func retryWaitsAside(k *kit) {
-	k.needs(k.sub.RetryLater, "SubscriberTraits.RetryLater")
+	k.needs(k.sub.DelaysRetries, "SubscriberTraits.DelaysRetries")
 	name := k.name()
 	sub := subscription(name, name+".a")
 	sub.Concurrency, sub.Prefetch, sub.RetryDelays = 4, 4, []time.Duration{10 * time.Minute}
@@ -252,7 +252,7 @@ func (k *kit) delay(d time.Duration) time.Duration {
 }
 
 func retryDelayOfSeconds(k *kit) {
-	k.needs(k.sub.RetryLater, "SubscriberTraits.RetryLater")
+	k.needs(k.sub.DelaysRetries, "SubscriberTraits.DelaysRetries")
 	name := k.name()
 	sub := subscription(name, name+".a")
 	delay := k.delay(2500 * time.Millisecond)

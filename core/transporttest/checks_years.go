@@ -31,7 +31,7 @@ func expiresInYear9999(k *kit) {
 		k.publish(want)
 		d := k.receive(r, 1)[0]
 		k.same(want, d.Envelope, fmt.Sprintf("a message of %d that expires then", at.Year()))
-		if k.sub.RetryLater {
+		if k.sub.DelaysRetries {
 			k.settle(r, core.AckRetry(d, tier1, errors.New("not now")))
 			d = k.receive(r, 1)[0]
 			k.same(want, d.Envelope, fmt.Sprintf("the retry of a message that expires in %d", at.Year()))

@@ -180,7 +180,7 @@ type broken struct {
 
 func (b *broken) Traits() core.PublisherTraits {
 	t := b.Transport.Traits()
-	t.BoundsCopies = true
+	t.TwoCopiesAtMost = true
 	if b.log {
 		t.KeepsUnread, t.DetectsUnroutable = true, false
 	}

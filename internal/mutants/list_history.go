@@ -7,7 +7,7 @@ func histories() []mutant {
 		mutant{id: "history-answer", fault: "a lost answer counts as success", file: "relay/publish.go", old: "if res[i] == nil {", new: "if res[i] == nil || classify(res[i]) == waybill.ClassOutage {", tests: allHistories},
 		mutant{id: "history-key", fault: "a key goes on beside the one before", file: "dispatch/key.go", old: "for k.busy < rt.Pipelined &&", new: "for k.busy <= rt.Pipelined &&", tests: allHistories},
 	), group{pkg: "./internal/checker", args: []string{"-histories", "40000"}, gated: true, slow: true}.of(
-		mutant{id: "history-retry", fault: "a retry does not hold its key", file: "dispatch/settle.go", old: "k.block(item.Record.Seq, core.BlockedByRetry)", new: "_ = k", tests: allHistories},
+		mutant{id: "history-retry", fault: "a retry does not block its key", file: "dispatch/settle.go", old: "k.block(item.Record.Seq, core.BlockedByRetry)", new: "_ = k", tests: allHistories},
 		mutant{id: "history-blocks", fault: "abandoned records block nothing", file: "dispatch/settle.go", old: "case o.State() == core.StateAbandoned && rt.Blocks &&", new: "case false &&", tests: allHistories},
 		mutant{id: "history-removed", fault: "members are removed at sight", file: "dispatch/peers.go", old: "c.sent.Sub(p.since) < lease:", new: "c.sent.Sub(p.since) < 0:", tests: allHistories},
 		mutant{id: "history-out", fault: "partitions are released without what is out", file: "dispatch/release.go", old: "item.state == itemOut {", new: "item.state == itemOut && false {", tests: allHistories},

@@ -59,7 +59,7 @@ type record struct {
 	Hold        int64     `bson:"hold"`          // session of the holder; 0 = none
 	Maybe       bool      `bson:"maybe"`         // it can have arrived
 	Cancellable bool      `bson:"cancellable"`
-	Blocks      bool      `bson:"blocks"` // it was abandoned, and holds its key on routes that block
+	Blocks      bool      `bson:"blocks"` // it was abandoned, and blocks its key on routes that block
 	Attempts    int       `bson:"attempts"`
 	Deliveries  int       `bson:"deliveries"`
 	Crashes     int       `bson:"crashes"`

@@ -50,7 +50,7 @@ var needed = []index{
 	{"outbox", "due", asc("route", "phase", "due"), when("due", bson.D{{Key: "$exists", Value: true}}), false},
 	// The records of one session, and all held records.
 	{"outbox", "hold", asc("hold", "route", "seq"), when("hold", bson.D{{Key: "$gt", Value: int64(0)}}), false},
-	// Abandoned messages that hold their key.
+	// Abandoned messages that block their key.
 	{"outbox", "blocks", asc("route", "key", "seq"), when("blocks", true), false},
 	// Retries by key, for operators, and abandoned messages in staging order.
 	{"outbox", "waiting", asc("phase", "route", "key"), when("phase", int32(phaseRetry)), false},

@@ -92,7 +92,7 @@ const (
 	inLineSQL  = `CASE WHEN o.due_at IS NULL THEN 1 ELSE 0 END`
 )
 
-// purgeSQL deletes settled rows of one class, the oldest first. Of a row that holds its key the owner is told.
+// purgeSQL deletes settled rows of one class, the oldest first. Of a row that blocks its key the owner is told.
 func purgeSQL(class core.RetentionClass) string {
 	return fmt.Sprintf(`
 WITH d AS MATERIALIZED (

@@ -13,8 +13,8 @@ var _ admin.Explainer = (*Outbox)(nil)
 
 // These find the hindrances of row $2 of route $1.
 var (
-	// aheadSQL finds the row that holds the key $3, else the first one of it that is ready. With $4 an abandoned
-	// one holds it, too.
+	// aheadSQL finds the row that blocks the key $3, else the first one of it that is ready. With $4 an abandoned
+	// one blocks it, too.
 	aheadSQL = `
 SELECT` + storedSQL + ` FROM (
     (SELECT 1 AS turn, e.seq FROM {outbox} e

@@ -28,7 +28,7 @@ import (
 
 const (
 	// fewReads is how many reads of its relay a message needs at most. Two bring it: one shows that it is
-	// there, and one shows that nothing holds its key. Others may be under way. movedReads is for a partition that
+	// there, and one shows that nothing blocks its key. Others may be under way. movedReads is for a partition that
 	// has just come from another relay, or that begins beside messages of a paused topic. A relay needs 500 reads
 	// for all keys that wait, and 2,000 for all messages of a paused topic.
 	fewReads, movedReads = 10, 100

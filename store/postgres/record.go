@@ -84,7 +84,7 @@ func (d *recordReader) read(rows pgx.Rows, now time.Time) (*core.Record, error) 
 // waitingSQL are the columns of record r that readWaiting reads, after one of its own.
 const waitingSQL = `r.route, r.seq, r.id, r.version, r.slot, r.key, r.why, r.holder`
 
-// whySQL is the reason why record r holds its key, if it is live: another session holds it, or it waits for a retry;
+// whySQL is the reason why record r blocks its key, if it is live: another session holds it, or it waits for a retry;
 // null if nothing does.
 const whySQL = `CASE WHEN ` + holderSQL + ` NOT IN (0, $1::bigint) THEN {held} WHEN r.retry AND r.key <> '' THEN {retrying} END`
 

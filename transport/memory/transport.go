@@ -140,7 +140,7 @@ func (t *Transport) Traits() core.PublisherTraits {
 // SubscriberTraits declares what receivers promise. Retries are held by this broker and survive the consumer, though
 // not the process.
 func (t *Transport) SubscriberTraits() core.SubscriberTraits {
-	return core.SubscriberTraits{KeyOrder: true, RetryLater: true, Parks: true, CountsRedeliveries: true, SingleActive: true, Wildcards: core.WildcardsAll}
+	return core.SubscriberTraits{KeyOrder: true, DelaysRetries: true, Parks: true, CountsRedeliveries: true, SingleActive: true, Wildcards: core.WildcardsAll}
 }
 
 // Publish puts copies of the messages into all queues that are bound for their topics, in the order of the batch. It

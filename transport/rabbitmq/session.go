@@ -438,7 +438,7 @@ func (s *session) take(sub *core.Subscription, limit int) []*waybill.Delivery {
 		s.ready = nil
 		return nil
 	}
-	n := sub.Fit(s.ready, limit)
+	n := sub.ReceiveCount(s.ready, limit)
 	if n == 0 {
 		return nil
 	}

@@ -184,7 +184,7 @@ func (t *Transport) Traits() core.PublisherTraits {
 // SubscriberTraits implements core.Subscriber.
 func (t *Transport) SubscriberTraits() core.SubscriberTraits {
 	return core.SubscriberTraits{
-		KeyOrder: true, RetryLater: true, MaxRetryDelay: topology.MaxDelay, Parks: true, SingleActive: true, Wildcards: core.WildcardsAll,
+		KeyOrder: true, DelaysRetries: true, MaxRetryDelay: topology.MaxDelay, Parks: true, SingleActive: true, Wildcards: core.WildcardsAll,
 		MaxHold:            max(t.opts.ConsumerTimeout, 0),
 		CountsRedeliveries: t.opts.QueueType == topology.Quorum, BrokerParks: t.opts.QueueType == topology.Quorum,
 	}

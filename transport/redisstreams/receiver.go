@@ -150,7 +150,7 @@ func (r *receiver) next(limit int) ([]*waybill.Delivery, *step, error) {
 	if r.closed {
 		return nil, nil, outage("receive", waybill.ErrClosed)
 	}
-	if n := r.sub.Fit(r.ready, limit); n > 0 {
+	if n := r.sub.ReceiveCount(r.ready, limit); n > 0 {
 		got := slices.Clone(r.ready[:n])
 		r.ready = slices.Delete(r.ready, 0, n)
 		return got, nil, nil

@@ -136,7 +136,7 @@ func (t *Transport) Traits() core.PublisherTraits {
 // SubscriberTraits implements core.Subscriber.
 func (t *Transport) SubscriberTraits() core.SubscriberTraits {
 	return core.SubscriberTraits{
-		KeyOrder: true, RetryLater: true, Parks: true, CountsRedeliveries: true, HoldFor: t.opts.HoldFor, SingleActive: true,
+		KeyOrder: true, DelaysRetries: true, Parks: true, CountsRedeliveries: true, HoldFor: t.opts.HoldFor, SingleActive: true,
 		Wildcards: core.WildcardsAll,
 	}
 }

@@ -99,7 +99,7 @@ func (t *Transport) Traits() core.PublisherTraits {
 	size, _ := t.maxMessageBytes()
 	tr := core.PublisherTraits{Confirmed: true, Durable: true, Synced: true, DetectsUnroutable: t.opts.TopicARN == "", MaxMessageBytes: size}
 	if t.opts.FIFO {
-		tr.KeyOrder, tr.BoundsCopies = core.KeyOrderSerial, true
+		tr.KeyOrder, tr.TwoCopiesAtMost = core.KeyOrderSerial, true
 	}
 	return tr
 }
@@ -107,7 +107,7 @@ func (t *Transport) Traits() core.PublisherTraits {
 // SubscriberTraits declares the subscriber's promises.
 func (t *Transport) SubscriberTraits() core.SubscriberTraits {
 	tr := core.SubscriberTraits{
-		RetryLater: true, Parks: true, BrokerParks: true, HoldFor: t.opts.HoldFor, Wildcards: core.WildcardsAll, CountsRedeliveries: true,
+		DelaysRetries: true, Parks: true, BrokerParks: true, HoldFor: t.opts.HoldFor, Wildcards: core.WildcardsAll, CountsRedeliveries: true,
 	}
 	if t.opts.TopicARN != "" {
 		tr.Wildcards = core.WildcardsNone // the filter policies of SNS are not ours

@@ -107,7 +107,7 @@ func (t *Transport) SubscriberTraits() core.SubscriberTraits {
 	for _, q := range t.opts.Queues {
 		perKey = perKey && q.Order == waybill.OrderPerKey
 	}
-	return core.SubscriberTraits{KeyOrder: perKey, SingleActive: perKey, RetryLater: true, Parks: true, CountsRedeliveries: true}
+	return core.SubscriberTraits{KeyOrder: perKey, SingleActive: perKey, DelaysRetries: true, Parks: true, CountsRedeliveries: true}
 }
 
 // Stats returns a copy of the counters.

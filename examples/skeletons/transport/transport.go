@@ -79,7 +79,7 @@ func (t *Transport) Traits() core.PublisherTraits {
 
 // SubscriberTraits promises what the suite then tests, and nothing more.
 func (t *Transport) SubscriberTraits() core.SubscriberTraits {
-	return core.SubscriberTraits{KeyOrder: true, RetryLater: true, Parks: true, CountsRedeliveries: true}
+	return core.SubscriberTraits{KeyOrder: true, DelaysRetries: true, Parks: true, CountsRedeliveries: true}
 }
 
 // Publish puts each message into every queue that is bound to its topic. A result says what became of one message.

@@ -52,14 +52,14 @@ func transports(t *testing.T) []adapter {
 			[]any{
 				core.PublisherTraits{KeyOrder: core.KeyOrderSerial, Confirmed: true, DetectsUnroutable: true},
 				core.SubscriberTraits{
-					KeyOrder: true, RetryLater: true, Parks: true, CountsRedeliveries: true, SingleActive: true, Wildcards: core.WildcardsAll,
+					KeyOrder: true, DelaysRetries: true, Parks: true, CountsRedeliveries: true, SingleActive: true, Wildcards: core.WildcardsAll,
 				},
 			},
 			"ParkedQueue",
 		},
 		{
 			"table", must(table.New(outbox, table.Options{})),
-			[]any{core.SubscriberTraits{KeyOrder: true, RetryLater: true, Parks: true, CountsRedeliveries: true, SingleActive: true}},
+			[]any{core.SubscriberTraits{KeyOrder: true, DelaysRetries: true, Parks: true, CountsRedeliveries: true, SingleActive: true}},
 			"ParkedQueue",
 		},
 		{
@@ -69,7 +69,7 @@ func transports(t *testing.T) []adapter {
 					KeyOrder: core.KeyOrderSerial, Confirmed: true, Durable: true, Synced: true, DetectsUnroutable: true, MaxMessageBytes: 16 << 20,
 				},
 				core.SubscriberTraits{
-					KeyOrder: true, RetryLater: true, MaxRetryDelay: topology.MaxDelay, Parks: true, BrokerParks: true, CountsRedeliveries: true,
+					KeyOrder: true, DelaysRetries: true, MaxRetryDelay: topology.MaxDelay, Parks: true, BrokerParks: true, CountsRedeliveries: true,
 					MaxHold: 30 * time.Minute, SingleActive: true, Wildcards: core.WildcardsAll,
 				},
 			},
@@ -80,7 +80,7 @@ func transports(t *testing.T) []adapter {
 			[]any{
 				core.PublisherTraits{KeyOrder: core.KeyOrderSerial, Confirmed: true, Durable: true, DetectsUnroutable: true, MaxMessageBytes: 16 << 20},
 				core.SubscriberTraits{
-					KeyOrder: true, RetryLater: true, MaxRetryDelay: topology.MaxDelay, Parks: true, MaxHold: 30 * time.Minute, SingleActive: true,
+					KeyOrder: true, DelaysRetries: true, MaxRetryDelay: topology.MaxDelay, Parks: true, MaxHold: 30 * time.Minute, SingleActive: true,
 					Wildcards: core.WildcardsAll,
 				},
 			},
@@ -91,7 +91,7 @@ func transports(t *testing.T) []adapter {
 			[]any{
 				core.PublisherTraits{KeyOrder: core.KeyOrderPipelinedPrefix, Confirmed: true, DetectsUnroutable: true, MaxMessageBytes: 16 << 20},
 				core.SubscriberTraits{
-					KeyOrder: true, RetryLater: true, Parks: true, CountsRedeliveries: true, HoldFor: 8 * time.Second, SingleActive: true,
+					KeyOrder: true, DelaysRetries: true, Parks: true, CountsRedeliveries: true, HoldFor: 8 * time.Second, SingleActive: true,
 					Wildcards: core.WildcardsAll,
 				},
 			},
@@ -102,7 +102,7 @@ func transports(t *testing.T) []adapter {
 			[]any{
 				core.PublisherTraits{Confirmed: true, Durable: true, Synced: true, DetectsUnroutable: true, MaxMessageBytes: 704 << 10},
 				core.SubscriberTraits{
-					RetryLater: true, Parks: true, BrokerParks: true, CountsRedeliveries: true, HoldFor: 9 * time.Second, Wildcards: core.WildcardsAll,
+					DelaysRetries: true, Parks: true, BrokerParks: true, CountsRedeliveries: true, HoldFor: 9 * time.Second, Wildcards: core.WildcardsAll,
 				},
 			},
 			"Checker, ParkedQueue",
@@ -111,7 +111,7 @@ func transports(t *testing.T) []adapter {
 			"sqs, over a topic of SNS", must(sqstransport.New(awssqs.New(awssqs.Options{}), sqstransport.Options{TopicARN: "arn:aws:sns:eu-central-1:123456789012:orders"})),
 			[]any{
 				core.PublisherTraits{Confirmed: true, Durable: true, Synced: true, MaxMessageBytes: 176 << 10},
-				core.SubscriberTraits{RetryLater: true, Parks: true, BrokerParks: true, CountsRedeliveries: true, HoldFor: 9 * time.Second},
+				core.SubscriberTraits{DelaysRetries: true, Parks: true, BrokerParks: true, CountsRedeliveries: true, HoldFor: 9 * time.Second},
 			},
 			"Checker, ParkedQueue",
 		},
@@ -119,11 +119,11 @@ func transports(t *testing.T) []adapter {
 			"sqs, FIFO queues", must(sqstransport.New(awssqs.New(awssqs.Options{}), sqstransport.Options{FIFO: true})),
 			[]any{
 				core.PublisherTraits{
-					KeyOrder: core.KeyOrderSerial, Confirmed: true, Durable: true, Synced: true, DetectsUnroutable: true, BoundsCopies: true,
+					KeyOrder: core.KeyOrderSerial, Confirmed: true, Durable: true, Synced: true, DetectsUnroutable: true, TwoCopiesAtMost: true,
 					MaxMessageBytes: 704 << 10,
 				},
 				core.SubscriberTraits{
-					KeyOrder: true, RetryLater: true, MaxRetryDelay: 11 * time.Hour, Parks: true, BrokerParks: true, CountsRedeliveries: true,
+					KeyOrder: true, DelaysRetries: true, MaxRetryDelay: 11 * time.Hour, Parks: true, BrokerParks: true, CountsRedeliveries: true,
 					AttemptsAreDeliveries: true, HoldFor: 9 * time.Second, SingleActive: true, Wildcards: core.WildcardsAll,
 				},
 			},
