@@ -122,10 +122,10 @@ func retryFree(k *kit) {
 	}
 	for attempt := 1; attempt <= 3; attempt++ {
 		for n := range 2 {
-			k.settle(r, core.AckLater(get(attempt, fmt.Sprintf("attempt %d, put off %d times", attempt, n)), 0))
+			k.settle(r, core.AckRetry(get(attempt, fmt.Sprintf("attempt %d, put off %d times", attempt, n)), 0, nil).WithoutAttempt())
 		}
 		d, start := get(attempt, "put off twice"), time.Now()
-		k.settle(r, core.AckLater(d, tier1))
+		k.settle(r, core.AckRetry(d, tier1, nil).WithoutAttempt())
 		d = get(attempt, "put off for a time")
 		took := time.Since(start) // the broker's clock may count whole milliseconds
 		k.failIf(took < tier1-5*time.Millisecond, "a free retry with delay %s came after %s", tier1, took)
@@ -191,7 +191,7 @@ func retryOfAnyLength(k *kit) {
 	if k.sub.AttemptsAreDeliveries {
 		same = 3
 	}
-	k.settle(r, core.AckDone(comes(core.AckLater(d, delay), same)))
+	k.settle(r, core.AckDone(comes(core.AckRetry(d, delay, nil).WithoutAttempt(), same)))
 }
 
 func retrySurvives(k *kit) {
