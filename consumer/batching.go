@@ -29,8 +29,8 @@ type load struct {
 	locked    int   // of them that another program has locked
 	heldBytes int64 // of the bodies of the held ones
 	adaptive
-	kept  kept   // those that must be renewed; see renew.go
-	aside asides // those that wait aside; see aside.go
+	kept   kept   // those that must be renewed; see renew.go
+	blames blames // those that are to blame for outages; see blame.go
 }
 
 // job is what a worker handles. The zero job is none.

@@ -63,11 +63,13 @@
 //   - A paused subscription releases the messages that it has not started, and the broker sends it none. After 1 s,
 //     doubled up to 30 s, it asks the handlers' checks and probes with one message. The first probe that shows no
 //     outage ends the pause. A probe runs as long as its handler does.
-//   - A message that has failed as a probe twice waits aside, so that another one probes. When all possible probes have
-//     failed, nothing is held for a hundred probes.
+//   - A message that has failed as a probe twice comes again after the next pause, as the same attempt, so that another
+//     one probes. The broker has it meanwhile, for a minute at most. If it comes while others can probe, it goes away
+//     once more. So all messages are handled within three minutes after an outage, and the time that they take.
 //   - A message that meets an outage again, although one that began later was handled, does not pause the subscription.
-//     It waits aside at no cost, its key goes on unless InOrder is set, and it is parked after Options.OutageLimit. Up
-//     to half of the prefetch can wait aside.
+//     It comes again later, at no cost, its key goes on unless InOrder is set, and it is parked after
+//     Options.OutageLimit. Messages that are slow to fail come so seldom that together they take half of one handler's
+//     time.
 //   - With InOrder, or over a transport without core.Pauser, a paused subscription may hold up to Prefetch messages
 //     that the broker has sent ahead. Other consumers of the queue do not get these until the pause ends.
 //

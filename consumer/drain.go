@@ -21,11 +21,10 @@ const (
 func (r *runner) releaseAll() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.releaseAside()
 	r.releaseWaiting()
 }
 
-// releaseWaiting releases everything that was not started, apart from messages that wait aside. mu is held.
+// releaseWaiting releases everything that was not started. mu is held.
 func (r *runner) releaseWaiting() {
 	r.release(r.takeAll())
 	if r.gate != nil {
@@ -70,7 +69,6 @@ func (r *runner) beginStop() (running int) {
 	defer r.mu.Unlock()
 	r.stopping = true
 	r.load.endLooks()
-	r.releaseAside()
 	r.releaseWaiting()
 	if r.running == 0 {
 		r.idle.set()

@@ -70,6 +70,7 @@ func (r *runner) health(ctx context.Context, h *waybill.Health) {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	alone := r.load.blames.alone(time.Now().Add(-toldFor))
 	name := "queue " + r.sub.Queue
 	ago := func(t time.Time) time.Duration { return time.Since(t).Round(time.Millisecond) }
 	switch {
@@ -86,9 +87,9 @@ func (r *runner) health(ctx context.Context, h *waybill.Health) {
 			r.unstored.messages, r.pause.n, r.pause.cause)
 	case r.pause.state != open:
 		h.Add(name, waybill.HealthDegraded, "paused, as something that handlers need is down, %d probes so far; the latest: %s", r.pause.n, r.pause.cause)
-	case len(r.load.aside.waiting) > 0:
-		h.Add(name, waybill.HealthDegraded, "subscribed, but %d messages meet outages while others are handled, and wait aside; the latest: %s",
-			len(r.load.aside.waiting), r.load.aside.cause)
+	case alone > 0:
+		h.Add(name, waybill.HealthDegraded, "subscribed, but %d messages meet outages while others are handled, and come again later; the latest: %s",
+			alone, r.load.blames.cause)
 	default:
 		h.Add(name, waybill.HealthOK, "subscribed; %s, the latest activity %s ago%s", r.holds(), ago(r.active), r.waits())
 	}

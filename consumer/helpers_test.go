@@ -45,6 +45,7 @@ type bus struct {
 	close     func(ctx context.Context)
 	redeliver func(*waybill.Delivery) // changes what is received
 	comeBack  bool                    // what settle failed to settle comes again at once
+	dueFirst  bool                    // a free retry that is due comes before all others
 
 	mu       sync.Mutex
 	acks     []core.Ack
@@ -78,6 +79,9 @@ func (b *bus) Subscribe(ctx context.Context, sub core.Subscription) (core.Receiv
 		if err := b.subscribe(sub); err != nil {
 			return nil, err
 		}
+	}
+	if b.dueFirst { // the receiver holds what waits; see keepFree
+		sub.Prefetch += 1000
 	}
 	rcv, err := b.Transport.Subscribe(ctx, sub)
 	return &receiver{Receiver: rcv, b: b, count: b.counter()}, err
@@ -125,7 +129,20 @@ func (r *receiver) Settle(ctx context.Context, acks []core.Ack) core.Results {
 			return core.AllFailed(len(acks), err)
 		}
 	}
-	return r.Receiver.Settle(ctx, acks)
+	if !r.b.dueFirst {
+		return r.Receiver.Settle(ctx, acks)
+	}
+	res := make(core.Results, len(acks))
+	for i, a := range acks {
+		if !a.Free {
+			res[i] = r.Receiver.Settle(ctx, acks[i:i+1])[0]
+			continue
+		}
+		time.AfterFunc(a.Delay, func() { // a released message comes first
+			r.Receiver.Settle(context.Background(), []core.Ack{core.AckRelease(a.Delivery)})
+		})
+	}
+	return res
 }
 
 func (r *receiver) Close(ctx context.Context) error {
@@ -144,12 +161,18 @@ func (b *bus) suspects(prefix string) {
 	}
 }
 
+// free stands for a retry that costs no attempt.
+const free core.Verdict = 100
+
 // verdicts returns how often each verdict was settled.
 func (b *bus) verdicts() map[core.Verdict]int {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	out := map[core.Verdict]int{}
 	for _, a := range b.acks {
+		if a.Free {
+			a.Verdict = free
+		}
 		out[a.Verdict]++
 	}
 	return out

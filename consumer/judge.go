@@ -25,7 +25,7 @@ type verdict struct {
 	status  status
 	err     error
 	outage  bool          // a dependency of the handler is down
-	of      outage        // whether it is the message's own; see aside.go
+	of      outage        // whether it is the message's own; see blame.go
 	inPlace bool          // the delivery is held, and its key with it, until the retry
 	asked   bool          // the handler said when, by waybill.RetryAfter
 	took    time.Duration // the time of the handler, with its repetitions

@@ -80,7 +80,7 @@ func awaitIdle(ctx context.Context, runners []*runner, idle time.Duration) {
 func (r *runner) idleIn(idle time.Duration) time.Duration {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.load.held > len(r.load.aside.waiting) || r.down || r.pause.state != open {
+	if r.load.held > 0 || r.down || r.pause.state != open {
 		return idle
 	}
 	return idle - time.Since(r.active)

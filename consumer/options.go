@@ -64,7 +64,7 @@ type Options struct {
 	// never gives up.
 	Pause waybill.Backoff
 	// OutageLimit is how long one message may meet outages while others of its subscription are handled: an outage
-	// that is its own. It waits aside meanwhile, at no cost, and is parked then with
+	// that is its own. Meanwhile it comes again and again, at no cost, and is parked then with
 	// [waybill.ReasonDeliveries]. As long as all messages meet the outage, none is parked. Default 24 h, negative =
 	// for ever.
 	OutageLimit time.Duration

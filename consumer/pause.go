@@ -72,9 +72,9 @@ func (r *runner) observe(m *message, v *verdict) turn {
 	p := &r.pause
 	probed := p.endProbe(m)
 	if v.healthy {
-		r.load.aside.handled(m)
+		r.load.blames.handled(m)
 	}
-	// An outage of the message's own pauses nothing: the message waits aside.
+	// An outage of the message's own pauses nothing: the message goes away.
 	v.outage = v.outage && v.of.alone == 0
 	p.handlers = p.handlers || v.outage
 	switch {

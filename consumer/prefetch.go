@@ -97,8 +97,8 @@ func (l *load) restart(now time.Time) {
 	l.prefetch, l.since, l.settled = l.least, now, 0
 }
 
-// stuck returns how many held deliveries wait for their key, aside, or for the lock of another program.
-func (b *batching) stuck() int { return b.behind + len(b.load.aside.waiting) + b.load.locked }
+// stuck returns how many held deliveries wait for their key, or for the lock of another program.
+func (b *batching) stuck() int { return b.behind + b.load.locked }
 
 // bound returns how many deliveries may be held, of which so many are stuck. Those do not count, up to one for each
 // handler, so that they keep no handler idle.
@@ -121,7 +121,7 @@ func (l *load) fit(n int) int {
 		return min(n, firstAsk)
 	}
 	fits := int((l.bytes - l.heldBytes) / l.body)
-	if l.held == len(l.aside.waiting)+l.locked {
+	if l.held == l.locked {
 		fits = max(fits, 1)
 	}
 	return min(n, fits)
@@ -131,14 +131,6 @@ func (l *load) fit(n int) int {
 func (b *batching) free() int {
 	l := &b.load
 	return max(l.fit(l.bound(b.stuck())-l.held), 0)
-}
-
-// roomAside returns how many messages may wait aside.
-func (l *load) roomAside() int {
-	if l.most > 0 {
-		return l.few
-	}
-	return l.prefetch / 2
 }
 
 // came notes messages that are held now.
@@ -256,7 +248,7 @@ func (r *runner) giveBackWaiting() {
 	if !back {
 		return
 	}
-	all := r.newest(l.held - l.unsettled - l.bound(r.behind+len(l.aside.waiting)))
+	all := r.newest(l.held - l.unsettled - l.bound(r.behind))
 	r.tel.count(r.settleCtx, r.tel.givenBack, len(all))
 	r.release(all)
 }

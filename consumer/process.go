@@ -29,7 +29,7 @@ import (
 func (r *runner) process(m *message) verdict {
 	d := m.d
 	r.merge(m)
-	m.begun = r.load.aside.outages.Load()
+	m.begun = r.load.blames.outages.Load()
 	begin := time.Now()
 	base := r.handlerCtx
 	if r.sharesLimit() {

@@ -211,7 +211,8 @@ func (r *runner) accept(ctx context.Context, s *session, ds []*waybill.Delivery)
 //  2. The run stops, or the subscription is paused: it goes back.
 //  3. Its key yields: it goes back, and the key waits until it has (yield.go).
 //  4. Another message probes: it goes back.
-//  5. It is scheduled. A suspect has the messages that wait aside go back first.
+//  5. It lets others probe first, or its own pause is not over: it goes away.
+//  6. It is scheduled.
 func (r *runner) place(ctx context.Context, messages []message) {
 	p := &r.pause
 	unstored := r.unstored.any()
@@ -222,7 +223,7 @@ func (r *runner) place(ctx context.Context, messages []message) {
 	back := r.stopping || ctx.Err() != nil || (p.state == paused || unstored) && !r.sub.InOrder
 	for n := range messages {
 		m := &messages[n]
-		if m.h != nil && r.load.aside.blamed(m) {
+		if m.h != nil && r.load.blames.find(m) != nil {
 			m.h = m.h.one // its batch would share its outage
 		}
 		switch {
@@ -233,11 +234,12 @@ func (r *runner) place(ctx context.Context, messages []message) {
 		case back, probes && p.probe != nil:
 			r.settle(m, core.AckRelease(m.d))
 		default:
+			if delay := r.passes(m); delay > 0 {
+				r.settleLater(m, delay)
+				continue
+			}
 			if probes {
 				p.probe = m
-			}
-			if m.suspect {
-				r.releaseAside()
 			}
 			r.add(m)
 		}

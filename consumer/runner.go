@@ -22,7 +22,7 @@ import (
 //  4. batching.go, group.go, gate.go: a ready message becomes a job, alone or in a batch, when the limits let it
 //     begin.
 //  5. work.go, workbatch.go, process.go: a worker runs the handler.
-//  6. judge.go (decide): the result becomes a verdict. aside.go and pause.go act on outages.
+//  6. judge.go (decide): the result becomes a verdict. blame.go and pause.go act on outages.
 //  7. settle.go: the verdict is stored, with others. unstored.go repeats those that failed.
 type runner struct {
 	opts    *Options
@@ -31,7 +31,8 @@ type runner struct {
 	tel     *queueTelemetry
 	judge   judge
 	source  source
-	trouble func(error) // called when an outage begins; nil if nobody wants to know
+	away    time.Duration // the longest time that a message is away
+	trouble func(error)   // called when an outage begins; nil if nobody wants to know
 	counts  counts
 	contexts
 
@@ -98,6 +99,7 @@ func newRunner(ctx context.Context, c *Consumer, reg *registration) *runner {
 		log:      obs.NewLogger(c.opts.Logger.With(slog.String("queue", sub.Queue))),
 		tel:      c.tel.forQueue(ctx, &reg.asked),
 		judge:    judge{sub: sub, handlers: newHandlers(sub, reg.handlers), unknown: c.opts.Unknown, traits: c.tel.traits, text: c.opts.StoredError},
+		away:     longestAway(reg.asked.RetryDelays, &c.tel.traits),
 		source:   source{bus: c.bus, asked: &reg.asked, checks: reg.checks},
 		contexts: newContexts(ctx),
 		workers:  workers{jobs: make(chan job, sub.Concurrency)},

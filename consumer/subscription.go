@@ -83,7 +83,7 @@ func (h holding) request(sub *waybill.Subscription) core.Subscription {
 		asked.Prefetch, asked.MaxPrefetch = first, sub.Prefetch
 	}
 	asked.ReceiveBytes = mostReceivedBytes
-	if len(asked.RetryDelays) == 0 && sub.Retry.Kind == waybill.BackoffCustom {
+	if sub.Retry.Kind == waybill.BackoffCustom && len(sub.Retry.Delays) == 0 {
 		asked.RetryDelays = DefaultRetry().Delays // so that a transport with fixed delays has some to round to
 	}
 	return asked

@@ -270,7 +270,7 @@ func (r *runner) logVerdict(ctx context.Context, d *waybill.Delivery, v *verdict
 		case v.inPlace:
 			event, text = "consumer.held", "handler met an outage; the message waits in its place"
 		case v.of.alone > 0:
-			event, text = "consumer.aside", "handler met an outage that other messages do not meet; the message waits, the others go on"
+			event, text = "consumer.aside", "handler met an outage that other messages do not meet; the message comes again later, the others go on"
 		}
 	case statusDropped:
 		level, event, text = slog.LevelWarn, "consumer.dropped", "message without a handler dropped, as Options.Unknown says"

@@ -148,18 +148,19 @@ func (r *runner) finish(j job, v verdict) job {
 //
 //	verdict                     | the message
 //	----------------------------|-----------------------------------------------------------
-//	outage, if goesAside        | waits aside, and its key goes on (aside.go)
 //	in place, outage            | is held with its key, for the time of the pause
 //	in place, a failed attempt  | is held with its key until its retry: the broker would send
 //	                            | later ones of the key
 //	in place, at a stop         | goes back
-//	retry, reject               | goes to the broker; its key waits until that is stored
+//	outage (goesAway), retry,   | goes to the broker; its key waits until that is stored
+//	reject                      |
 //	done, release               | is settled; its key goes on at once
 func (r *runner) apply(m *message, v *verdict) (held bool, t turn) {
 	held = v.inPlace && !r.stopping
-	aside := r.goesAside(m, v)
+	away := r.goesAway(m, v)
 	switch {
-	case aside: // below, when the pause is known
+	case away: // below, when the pause is known
+		r.keep(m)
 	case held && v.outage:
 		r.delayRetry(m, max(r.pauseDelay(max(r.pause.n+1, v.of.alone)), time.Until(r.pause.until)))
 	case held:
@@ -174,8 +175,8 @@ func (r *runner) apply(m *message, v *verdict) (held bool, t turn) {
 		r.settle(m, v.ack)
 	}
 	t = r.observe(m, v)
-	if aside {
-		r.putAside(m, v)
+	if away {
+		r.sendAway(m, v)
 	}
 	return held, t
 }

@@ -96,7 +96,7 @@ func (r *runner) processBatch(ms []*message) []verdict {
 	ds := make([]*waybill.Delivery, len(ms))
 	for i, m := range ms {
 		ds[i] = m.d
-		m.begun = r.load.aside.outages.Load()
+		m.begun = r.load.blames.outages.Load()
 		r.merge(m)
 	}
 	ctx, done := r.owned(r.handlerCtx, ms...)

@@ -196,11 +196,18 @@ type Subscription struct {
 	DropFailed bool
 }
 
-// SubscriptionOf returns sub for a transport; without a Retry it has no delays.
+// outageDelay is a delay of a subscription whose policy has none that is as short.
+const outageDelay = time.Minute
+
+// SubscriptionOf returns sub for a transport; without a Retry it has no delays. Else at least one delay is a minute or
+// shorter, for retries by [Ack.WithoutAttempt]. With InOrder a message waits in its place, and needs none.
 func SubscriptionOf(sub *waybill.Subscription) Subscription {
 	var delays []time.Duration
 	if sub.Retry != nil {
 		delays = sub.Retry.Tiers()
+		if !sub.InOrder && (len(delays) == 0 || delays[0] > outageDelay) {
+			delays = slices.Insert(delays, 0, outageDelay)
+		}
 	}
 	return Subscription{
 		Queue: sub.Queue, Bindings: slices.Clone(sub.Bindings), Concurrency: sub.Concurrency, Prefetch: sub.Prefetch,
@@ -304,8 +311,9 @@ type Ack struct {
 	Verdict  Verdict
 	// Delay is how long to wait before the retry.
 	Delay time.Duration
-	// Free, of a retry: it costs no attempt. The next delivery is the same attempt. All other rules of a retry hold. A
-	// broker with one count (SubscriberTraits.AttemptsAreDeliveries) counts it all the same.
+	// Free, of a retry: it costs no attempt. The next delivery is the same attempt as this one. All other rules of a
+	// retry hold. A broker with one count (SubscriberTraits.AttemptsAreDeliveries) counts it. WithoutAttempt sets
+	// it.
 	Free bool
 	// Reason and Err travel with a parked message; Err with a retried one too.
 	Reason waybill.Reason
@@ -322,8 +330,8 @@ func AckRetry(d *waybill.Delivery, delay time.Duration, err error) Ack {
 	return Ack{Delivery: d, Verdict: VerdictRetry, Delay: max(delay, 0), Err: ErrorText(err)}
 }
 
-// WithoutAttempt returns a, which [AckRetry] made, as one that costs no attempt: something that the handler needs is
-// down. Without an error the copy keeps that of an earlier attempt.
+// WithoutAttempt returns a, which [AckRetry] made, as one that costs no attempt: something that the handler of the
+// message needs is down. Without an error the copy keeps that of an earlier attempt.
 func (a Ack) WithoutAttempt() Ack {
 	a.Free = true
 	return a

@@ -16,8 +16,8 @@ import (
 	memtransport "github.com/waybill-go/waybill/transport/memory"
 )
 
-// CO-05: a few messages always meet an outage, at any place of the queue, with any number of messages sent ahead. The
-// others are handled, the later ones, too, and the bad ones are parked after Options.OutageLimit.
+// CO-05: some messages always meet an outage, at the head or at any place of the queue, with any number of messages
+// sent ahead. The others are handled, the later ones, too, and the bad ones are parked after Options.OutageLimit.
 func TestOutagesOfFewAtRandom(t *testing.T) {
 	t.Parallel()
 	histories(t, func(t *testing.T, rt *rapid.T, _ uint64, batch bool) {
@@ -28,6 +28,7 @@ func TestOutagesOfFewAtRandom(t *testing.T) {
 			return time.Duration(rapid.IntRange(0, most).Draw(rt, name)) * time.Millisecond
 		}
 		f := &far{bus: declared(t), trip: ms("trip", 5)}
+		f.dueFirst = rapid.Bool().Draw(rt, "due first")
 		var came sync.Map // some brokers say that a message came before, others not
 		if counts := rapid.Bool().Draw(rt, "counts"); counts {
 			f.redeliver = func(d *waybill.Delivery) {
@@ -43,7 +44,7 @@ func TestOutagesOfFewAtRandom(t *testing.T) {
 		}
 		work, fails := ms("work", 50), ms("fails", 50)
 		o := consumer.Options{
-			Concurrency: rapid.IntRange(1, 8).Draw(rt, "concurrency"), Prefetch: rapid.SampledFrom([]int{0, 0, 20}).Draw(rt, "prefetch"), OutageLimit: 10 * time.Minute,
+			Concurrency: rapid.IntRange(1, 8).Draw(rt, "concurrency"), Prefetch: rapid.SampledFrom([]int{0, 0, 8, 20}).Draw(rt, "prefetch"), OutageLimit: 10 * time.Minute,
 			Pause: waybill.Backoff{Base: 20 * time.Millisecond, Cap: 100*time.Millisecond + ms("cap", 900)},
 		}
 		var good sync.Map
@@ -60,12 +61,15 @@ func TestOutagesOfFewAtRandom(t *testing.T) {
 			good.Store(d.Envelope.ID, true)
 			return nil
 		})
-		bad := rapid.IntRange(1, min(2, o.Concurrency)).Draw(rt, "bad")
+		bad, head := rapid.IntRange(1, 30).Draw(rt, "bad"), rapid.Bool().Draw(rt, "head")
 		first := rapid.IntRange(0, 30).Draw(rt, "first")
 		es := messages(first)
 		for i := range bad {
 			e := messages(1, waybill.ID(fmt.Sprint("bad-", i)))
-			at := rapid.IntRange(0, len(es)).Draw(rt, "at")
+			at := i
+			if !head {
+				at = rapid.IntRange(0, len(es)).Draw(rt, "at")
+			}
 			es = append(es[:at:at], append(e, es[at:]...)...)
 		}
 		stop := start(t, on, o, waybill.Subscription{}, h)
