@@ -35,7 +35,7 @@ GATE = GOGC=400 go test -timeout 20m $(COUNT)
 # shorter tests of their packages. So here they run without it; the nightly run has them with it.
 HISTORIES := ^Test($(subst $() ,|,$(strip \
 	BackWithinTwoSeconds EachTickOnce FaultsLoseNothingAndKeepOrder FreeProcessesTakeAll HoldsATenthOfASecond Loop \
-	OneTickADay OutagesOfFewAtRandom QuickHandlersNeedFewCalls SameSeedSameHistory SharedLimitsAtRandom Simulate \
+	OneTickADay OutageOfAllEnds OutagesAtTheHead OutagesOfFewAtRandom QuickHandlersNeedFewCalls SameSeedSameHistory SharedLimitsAtRandom Simulate \
 	SimulateOddOptions TwoRelays UnroutableAfterALongOutage UnroutableBacklogIsProbed UnroutableHasItsOwnHorizon \
 	WithinATenthOfTheBest)))$$
 

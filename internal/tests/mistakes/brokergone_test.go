@@ -119,8 +119,8 @@ func behindProxy(t *testing.T, mq *testenv.MQ, opts consumer.Options, sub waybil
 	return proxy, c
 }
 
-// CO-19: while a database is down nothing is held: the queue shows every message, another replica handles them, and
-// nothing looks as if it had crashed its consumer, however often was probed.
+// CO-19: while a database is down nothing is held: the queue and its delay queues show every message, another replica
+// handles them, and nothing looks as if it had crashed its consumer, however often was probed.
 func TestPausedConsumerHoldsNothing(t *testing.T) {
 	t.Parallel()
 	mq := testenv.RabbitMQ(t)
@@ -149,8 +149,12 @@ func TestPausedConsumerHoldsNothing(t *testing.T) {
 	run := start(t, down)
 	ch := testenv.Channel(t, mq.URL)
 	shown := 0
-	patience.Until(t, "the queue shows all of them, after each of many probes", func() bool {
-		if depth(t, ch, "q") == n {
+	patience.Until(t, "the queue and its delay queues show all of them, after each of many probes", func() bool {
+		ready := 0
+		for _, name := range []string{"q", "q.delay_1s", "q.delay_10s", "q.delay_1m", "q.delay_5m"} {
+			ready += depth(t, ch, name)
+		}
+		if ready == n {
 			shown++
 		}
 		return shown > 30 && probes.Load() >= 10

@@ -62,7 +62,8 @@ func TestExportsQuote(t *testing.T) {
 	var back struct {
 		Queues []struct{ Name, VHost string }
 	}
-	if err := json.Unmarshal(file, &back); err != nil || len(back.Queues) != 8 || back.Queues[1].Name != `a"${b}%{c}\<&>` ||
+	if err := json.Unmarshal(file, &back); err != nil || len(back.Queues) != 12 || // each has a delay queue
+		back.Queues[1].Name != `a"${b}%{c}\<&>` ||
 		back.Queues[0].VHost != `v"h` {
 		t.Errorf("%+v, %v", back, err)
 	}
@@ -81,7 +82,7 @@ func TestTopologyRefuses(t *testing.T) {
 	}
 	for _, want := range []string{
 		"Exchange: ", "QueueType: ", "subscriptions[0].Queue: is empty", "subscriptions[0].Retry: is not set",
-		"subscriptions[1].Retry", "subscriptions[3].Queue: \"twice\"", "subscriptions[4].RetryDelays[0]",
+		"subscriptions[1].Retry", "subscriptions[3].Queue: \"twice\"", "subscriptions[4].RetryDelays[1]: 1440h",
 	} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("%v\ndoes not say %s", err, want)
