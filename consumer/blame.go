@@ -29,7 +29,7 @@ import (
 // deliver a message that is due before new ones. In an outage of all messages the one that comes a second time between
 // two probes probes. So as long as messages come, there is a probe after each pause.
 //
-// With InOrder every message stays where it is. Without RetryLater none is away, and each outage is one of all messages.
+// With InOrder every message stays where it is. Without DelaysRetries none is away, and each outage is one of all messages.
 // A broker with one count (AttemptsAreDeliveries) charges each delivery to its message. So a message that comes is
 // handled, and is away for as long as the pauses of all that are to blame, or as long as it meets outages by itself, up
 // to maxOwnPause.
@@ -179,7 +179,7 @@ func (r *runner) goesAway(m *message, v *verdict) bool {
 	switch {
 	case !v.outage || v.inPlace || r.stopping:
 		return false
-	case !r.judge.traits.RetryLater:
+	case !r.judge.traits.DelaysRetries:
 		v.of.alone = 0 // it would come again at once
 		return false
 	}

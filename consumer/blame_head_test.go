@@ -365,7 +365,7 @@ func TestOutageWithoutRetryLater(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := declared(t)
 		patience.BudgetOf(t).Time(2*time.Hour, "so long is the outage")
-		b.traits = func(t *core.SubscriberTraits) { t.RetryLater = false }
+		b.traits = func(t *core.SubscriberTraits) { t.DelaysRetries = false }
 		var runs, good atomic.Int64
 		stop := start(t, b, consumer.Options{}, waybill.Subscription{Retry: waybill.RetryDelays()}, of(false, func(d *waybill.Delivery) error {
 			if isBad(d) {
