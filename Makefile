@@ -67,7 +67,7 @@ quick: ## what to run at each save: every test that needs no server
 	go vet ./... && go test ./... && sort -u "$$skipped" | sed 's/^/skipped: /'
 
 nightly: servers ## everything, with the race detector, newer servers, processes and servers that die, mutants: HOURS=8, ONLY=step
-	@root=$$(scripts/newer) && go run ./internal/nightly -for "$$(awk 'BEGIN { print int(60 * $(HOURS)) }')m" -newer "$$root" -only '$(ONLY)'
+	@root=$$(scripts/newer) && export WAYBILL_TEST_OAUTH2_PROXY=$$(scripts/oauth2proxy) && go run ./internal/nightly -for "$$(awk 'BEGIN { print int(60 * $(HOURS)) }')m" -newer "$$root" -only '$(ONLY)'
 
 repeat: ## run tests many times beside busy loops: make repeat PKG=./relay RUN=TestX N=200
 	@scripts/repeat $(PKG) $(or $(RUN),.) $(or $(N),50)

@@ -282,7 +282,10 @@ func TestServicesKeepApart(t *testing.T) {
 		var to kadm.Offsets
 		to.AddOffset(other.Bus, 0, 1000, -1)
 		settled, err := kadm.NewClient(c).CommitOffsets(t.Context(), other.Bus+".billing", to)
-		tries[user+" settles for another bus"] = errors.Join(err, settled.Error())
+		// It does not even see the topic.
+		if err = errors.Join(err, settled.Error()); !errors.Is(err, kerr.UnknownTopicOrPartition) {
+			tries[user+" settles for another bus"] = err
+		}
 	}
 	for what, err := range tries {
 		if !errors.Is(err, kerr.TopicAuthorizationFailed) && !errors.Is(err, kerr.GroupAuthorizationFailed) && !errors.Is(err, kerr.ClusterAuthorizationFailed) {

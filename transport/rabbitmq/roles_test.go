@@ -295,8 +295,8 @@ func TestServicesDoNotForge(t *testing.T) {
 }
 
 // SE-02: the relays of two services publish to one exchange, and the topic permissions of docs/rabbitmq.md bound each
-// to its own topics. None puts a message of another topic into a queue: not by the key, not by more keys in the headers CC
-// and BCC, and not by the header of the topic. A message that comes by CC has the topic that its sender may send, so
+// to its own topics. None puts a message of another topic into a queue: not by the key, not by more keys in the headers
+// CC and BCC, and not by the header of the topic. A message that comes by CC has the topic that its sender may send, so
 // that Subscription.Sources refuses it.
 func TestRelaysKeepToTheirTopics(t *testing.T) {
 	t.Parallel()

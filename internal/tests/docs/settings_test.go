@@ -221,7 +221,7 @@ var otherNames = strings.Fields(`
 	frame_max channel_max client_encoding set_policy rabbitmq_consistent_hash_exchange
 	hot_standby_feedback idle_in_transaction_session_timeout max_connections superuser_reserved_connections
 	pool_max_conns target_session_attrs wait_timeout
-	forze_event_id inbox_route retry_policy shop_relay`)
+	forze_event_id inbox_route retry_policy shop_relay pass_user_headers pass_basic_auth`)
 
 var bareName = regexp.MustCompile(`(?:^|[^a-zA-Z0-9_.$"{%/-])([a-z]+(?:_[a-z0-9]+)+)(?:[^a-zA-Z0-9_.("/]|[.]?$|[.] )`)
 
