@@ -383,6 +383,24 @@ func TestSuiteAcceptsGoodStore(t *testing.T) { // TE-01
 	}
 }
 
+// A store on a slow machine has no fault either: here owners are told of a decision a second, and the first ones are
+// answered as pending before the last one is stored.
+func TestSuiteAcceptsSlowDecisions(t *testing.T) { // TE-01
+	t.Parallel()
+	var since time.Time
+	err := runBroken(t, "rules-heads", &broken{page: func(_ *broken, p *core.ReadResult) {
+		if i := slices.IndexFunc(p.Notices, func(c core.Notice) bool { return c.Kind == core.NoticeDecide }); i >= 0 {
+			if since.IsZero() {
+				since = time.Now()
+			}
+			p.Notices = p.Notices[:min(len(p.Notices), i+int(time.Since(since)/time.Second))]
+		}
+	}})
+	if err != nil {
+		t.Error(err)
+	}
+}
+
 // The truth tables, which run on every store, have rows of all rules.
 func TestTruthTables(t *testing.T) { // TE-11
 	t.Parallel()
