@@ -360,7 +360,7 @@ func TestHandlersWorkBesideAMessageThatCameAgain(t *testing.T) {
 
 // CO-05: over a transport that cannot deliver again later no message is away. Each outage pauses the subscription, so a
 // message that meets outages alone does not run without a pause.
-func TestOutageWithoutRetryLater(t *testing.T) {
+func TestOutageWithoutDelaysRetries(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := declared(t)
