@@ -32,7 +32,7 @@ func (t *Transport) Traits() core.PublisherTraits {
 	limits, _ := t.bounds(t.current.Load())
 	return core.PublisherTraits{
 		KeyOrder: core.KeyOrderSerial, Confirmed: true, Durable: true, Synced: t.opts.synced(), DetectsUnroutable: true,
-		TwoCopiesAtMost:    true,
+		TwoCopiesAtMost: true,
 		MaxMessageBytes: max(limits.room(), 1),
 	}
 }
