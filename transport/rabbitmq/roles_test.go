@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"maps"
 	"net/http"
 	"net/url"
 	"os"
@@ -326,9 +327,7 @@ func TestRelaysKeepToTheirTopics(t *testing.T) {
 	t.Cleanup(func() { _ = conn.Close() })
 	send := func(key string, more amqp.Table) bool {
 		headers := amqp.Table{"cloudEvents_topic": "payments.made", "cloudEvents_source": "/payments", "waybill-attempt": int64(3)}
-		for name, value := range more {
-			headers[name] = value
-		}
+		maps.Copy(headers, more)
 		return permitted(t, conn, "forges by "+key, func(ch *amqp.Channel) error {
 			return ch.PublishWithContext(t.Context(), "shop", key, false, false, amqp.Publishing{MessageId: "forged", Headers: headers, Body: []byte("forged")})
 		})

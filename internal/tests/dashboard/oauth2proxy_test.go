@@ -128,7 +128,7 @@ func TestBehindOAuth2Proxy(t *testing.T) {
 	address := free.Addr().String()
 	_ = free.Close()
 	var out strings.Builder
-	cmd := exec.CommandContext(t.Context(), program, "--config="+file, "--http-address="+address, "--cookie-secure=false", "--redirect-url=http://"+address+"/oauth2/callback") //nolint:gosec // the run of the tests names it
+	cmd := exec.CommandContext(t.Context(), program, "--config="+file, "--http-address="+address, "--cookie-secure=false", "--redirect-url=http://"+address+"/oauth2/callback")
 	cmd.Stdout, cmd.Stderr = &out, &out
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
@@ -148,7 +148,7 @@ func TestBehindOAuth2Proxy(t *testing.T) {
 			t.Fatal("the proxy has ended")
 		default:
 		}
-		r, err := http.Get("http://" + address + "/ping") //nolint:noctx // a test
+		r, err := http.Get("http://" + address + "/ping")
 		if err == nil {
 			_ = r.Body.Close()
 		}
