@@ -17,10 +17,6 @@ import (
 // or renews the lease, ends records that have expired, and deletes those whose retention is over. The engine makes the
 // calls, and rests between them.
 
-// sweepCheap is how long a look for expired records from the beginning may take, so that each one begins there. Records
-// that had expired before can come back: their owner leaves, or the lock of a transaction ends.
-const sweepCheap = 250 * time.Millisecond
-
 // cleanBatch bounds the rows of each kind that one call of Clean touches: expired, published, abandoned, cancelled.
 const cleanBatch = 1000
 
@@ -147,7 +143,7 @@ func (o *Outbox) Clean(ctx context.Context, owner string, lease time.Duration) (
 	}
 	// Each purge goes on where the latest one ended; see resume.
 	began := time.Now()
-	var from, newest [core.RetentionCancelled + 1]*time.Time
+	var from, newest, ends [core.RetentionCancelled + 1]*time.Time
 	for _, class := range core.RetentionClasses() {
 		from[class] = o.cleaned[class].start(began)
 	}
@@ -156,11 +152,13 @@ func (o *Outbox) Clean(ctx context.Context, owner string, lease time.Duration) (
 	err = o.transact(ctx, "clean", writeSQL, func(b *batch) {
 		done = core.Cleaned{Leader: true, Deleted: map[core.CleanedKind]int{}}
 		clear(newest[:])
+		clear(ends[:])
 		swept = nil
+		var now time.Time
 		b.Queue(b.sql.clean.sweep, sweepFrom).QueryRow(func(row pgx.Row) error {
-			var at time.Time
-			err := row.Scan(&done.Expired, &at)
+			err := row.Scan(&done.Expired, &now)
 			if done.Expired < cleanBatch {
+				at := now
 				swept = &at // nothing before is left but locked rows, and those that become free
 			} else {
 				done.More = true
@@ -173,18 +171,23 @@ func (o *Outbox) Clean(ctx context.Context, owner string, lease time.Duration) (
 				continue
 			}
 			b.Queue(b.sql.clean.purge[class], keep.Microseconds(), from[class]).Query(func(rows pgx.Rows) (err error) {
-				newest[class], err = readPurged(rows, &done)
+				var full bool
+				if newest[class], full, err = readPurged(rows, &done); !full {
+					end := now.Add(-keep)
+					ends[class] = &end
+				}
 				return err
 			})
 		}
 	})
 	if err != nil {
 		clear(newest[:]) // but not at once from the beginning again
+		clear(ends[:])
 		swept = nil
 	}
-	o.swept.done(sweepFrom, began, time.Now(), swept)
+	o.swept.done(sweepFrom, began, time.Now(), swept, nil)
 	for _, class := range core.RetentionClasses() {
-		o.cleaned[class].done(from[class], began, time.Now(), newest[class])
+		o.cleaned[class].done(from[class], began, time.Now(), newest[class], ends[class])
 	}
 	if err != nil {
 		return core.Cleaned{Leader: true}, err
@@ -192,8 +195,9 @@ func (o *Outbox) Clean(ctx context.Context, owner string, lease time.Duration) (
 	return done, nil
 }
 
-// readPurged adds what purgeSQL answers, and returns when the newest was settled that it deleted.
-func readPurged(rows pgx.Rows, done *core.Cleaned) (newest *time.Time, err error) {
+// readPurged adds what purgeSQL answers, and returns when the newest was settled that it deleted, and whether there may
+// be more.
+func readPurged(rows pgx.Rows, done *core.Cleaned) (newest *time.Time, full bool, err error) {
 	total := 0
 	for rows.Next() {
 		var state int16
@@ -201,7 +205,7 @@ func readPurged(rows pgx.Rows, done *core.Cleaned) (newest *time.Time, err error
 		var n int
 		var at time.Time
 		if err := rows.Scan(&state, &kind.Reason, &n, &at); err != nil {
-			return nil, err
+			return nil, true, err
 		}
 		if newest == nil || at.After(*newest) {
 			newest = &at
@@ -210,6 +214,7 @@ func readPurged(rows pgx.Rows, done *core.Cleaned) (newest *time.Time, err error
 		done.Deleted[kind] += n
 		total += n
 	}
-	done.More = done.More || total >= cleanBatch
-	return newest, rows.Err()
+	full = total >= cleanBatch
+	done.More = done.More || full
+	return newest, full, rows.Err()
 }

@@ -49,6 +49,11 @@ func GoOn(o *Outbox, in *Inbox) {
 	later(in.purged.get("c"))
 }
 
+// NoticeFloor returns the number up to which all notices are gone, as far as o knows.
+func NoticeFloor(o *Outbox) int64 {
+	return o.floor.look().after
+}
+
 // Anew has the next look for expired records begin at the beginning.
 func Anew(o *Outbox) {
 	o.swept.mu.Lock()

@@ -191,14 +191,14 @@ func (f *flat) die(n int) {
 	insert("expires_at, due_at", "clock_timestamp() - interval '1 hour', clock_timestamp() - interval '1 hour'")
 	gone()
 	insert("attempts", "1")
-	gone("state = 5, reason = CASE seq % 3 WHEN 0 THEN 'cancelled' ELSE 'rejected' END, blocks = key <> '', settled_at = clock_timestamp() - interval '1 hour'")
+	gone("state = 5, reason = CASE seq % 3 WHEN 0 THEN 'cancelled' ELSE 'rejected' END, blocks = key <> '', settled_at = clock_timestamp() - interval '1 minute'")
 	insert("attempts", "1")
-	gone("state = 3, settled_at = clock_timestamp() - interval '1 hour'")
+	gone("state = 3, settled_at = clock_timestamp()")
 	f.exec(`INSERT INTO waybill.waybill_outbox (route, topic, body) SELECT 'unserved', 't.x', '' FROM generate_series(1, $1::int)`, n)
 	gone()
 	for _, sql := range []string{
 		"INSERT INTO waybill.waybill_outbox_notices (kind, route, slot, slots, key, id, seq) SELECT 1, 'r', 0, 1, 'k', '', 0 FROM generate_series(1, $1::int)",
-		"INSERT INTO waybill.waybill_inbox (consumer, source, id, handled_at) SELECT 'c', '/s', i::text, clock_timestamp() - interval '1 hour' FROM generate_series(1, $1::int) i",
+		"INSERT INTO waybill.waybill_inbox (consumer, source, id, handled_at) SELECT 'c', '/s', i::text, clock_timestamp() - interval '1 minute' FROM generate_series(1, $1::int) i",
 	} {
 		f.exec(sql, n)
 	}
@@ -284,19 +284,33 @@ func (f *flat) takeOver() {
 	f.rest(time.Second)
 }
 
+// clean deletes what was published, and what else ended a minute ago.
+func (f *flat) clean() (records, marks int) {
+	f.Helper()
+	done, err := f.o.Clean(f.Context(), "me", time.Minute)
+	f.must(err)
+	for _, n := range done.Deleted {
+		records += n
+	}
+	marks, err = f.inbox.PurgeInbox(f.Context(), "c", time.Minute, 1000)
+	f.must(err)
+	postgres.GoOn(f.o, f.inbox)
+	return records, marks
+}
+
 // keep is the work beside it: marks, limits, cleaning and counts.
 func (f *flat) keep() {
 	f.Helper()
 	ctx := f.Context()
 	for range 3 {
-		postgres.GoOn(f.o, f.inbox)
 		f.n++
-		f.exec("INSERT INTO waybill.waybill_outbox (route, topic, body, state, reason, settled_at) SELECT 'r', 't.x', '', CASE r WHEN '' THEN 3 ELSE 5 END, r, now() - interval '2 minutes' FROM unnest('{\"\",cancelled,rejected}'::text[]) r")
+		f.exec("INSERT INTO waybill.waybill_outbox (route, topic, body, state, reason, settled_at) SELECT 'r', 't.x', '', CASE r WHEN '' THEN 3 ELSE 5 END, r, now() - interval '1 minute' * (r <> '')::int FROM unnest('{\"\",cancelled,rejected}'::text[]) r")
 		f.exec("INSERT INTO waybill.waybill_outbox (route, topic, body, due_at, expires_at) SELECT 'r', 't.x', '', now() + interval '1 hour', now()")
-		f.exec("INSERT INTO waybill.waybill_inbox (consumer, source, id, handled_at) VALUES ('c', '/s', $1, clock_timestamp() - interval '1 hour')", fmt.Sprint("old", f.n))
-		_, err := f.o.Clean(ctx, "me", time.Minute)
-		f.must(err)
-		_, err = f.o.HighWater(ctx)
+		f.exec("INSERT INTO waybill.waybill_inbox (consumer, source, id, handled_at) VALUES ('c', '/s', $1, clock_timestamp() - interval '1 minute')", fmt.Sprint("old", f.n))
+		if records, marks := f.clean(); records < 3 || marks < 1 {
+			f.Fatalf("cleaning deletes %d records and %d marks, want all that has ended", records, marks)
+		}
+		_, err := f.o.HighWater(ctx)
 		f.must(err)
 		key := core.InboxKey{Consumer: "c", Source: "/s", ID: fmt.Sprint("do", f.n)}
 		for range 2 {
@@ -304,8 +318,6 @@ func (f *flat) keep() {
 			f.must(err)
 		}
 		_, err = f.inbox.DoBatch(ctx, []core.InboxKey{key, {Consumer: "c", Source: "/s", ID: fmt.Sprint("batch", f.n)}}, func(context.Context, pgx.Tx, []int) error { return nil })
-		f.must(err)
-		_, err = f.inbox.PurgeInbox(ctx, "c", time.Minute, 1000)
 		f.must(err)
 		f.must(f.inbox.UpdateLimit(ctx, "l", func(string, time.Time) string { return strconv.Itoa(f.n) }))
 		_, err = f.o.Counts(ctx)
@@ -397,6 +409,7 @@ func TestEveryStatementIsFlatBehindAnOldSnapshot(t *testing.T) {
 		f.rest(2 * time.Minute) // the walks that follow a change of owners end
 		f.die(n)
 		f.work() // the fronts follow
+		f.clean()
 		for _, p := range phases {
 			of = append(of, f.mean(p.do))
 		}
@@ -457,4 +470,25 @@ func TestSweepGoesOn(t *testing.T) {
 	clean("some that came late", 0)
 	postgres.Anew(o)
 	clean("the same from the beginning", 2)
+}
+
+// IN-05: a purge that is full goes on at its newest mark, and one that is not where the young marks begin.
+func TestPurgeInboxGoesOn(t *testing.T) {
+	t.Parallel()
+	o, pool := newOutbox(t, postgres.Options{})
+	in, err := postgres.NewInbox(pool, postgres.InboxOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := in.Migrate(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	exec(t, pool, `INSERT INTO waybill.waybill_inbox (consumer, source, id, handled_at)
+		SELECT 'c', '/s', i::text, clock_timestamp() - interval '1 hour' + i * interval '1 second' FROM generate_series(1, 5) i`)
+	for _, want := range []int{2, 2, 1, 0} {
+		if n, err := in.PurgeInbox(t.Context(), "c", time.Minute, 2); n != want || err != nil {
+			t.Errorf("a purge deletes %d marks, %v, want %d", n, err, want)
+		}
+		postgres.GoOn(o, in)
+	}
 }

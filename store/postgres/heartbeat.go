@@ -27,6 +27,8 @@ import (
 func (o *Outbox) Heartbeat(ctx context.Context, m core.HeartbeatRequest) (core.Membership, error) {
 	var membership core.Membership
 	var now drawn
+	from := o.floor.look()
+	now.floor = from.after
 	if m.Self.Session == 0 {
 		m = core.HeartbeatRequest{Self: core.Member{Routes: m.Self.Routes}, AfterNotice: m.AfterNotice}
 	}
@@ -77,6 +79,9 @@ func (o *Outbox) Heartbeat(ctx context.Context, m core.HeartbeatRequest) (core.M
 		return core.Membership{}, err
 	}
 	o.waiter.Saw(now.last, now.lastNotice, now.xmin)
+	if !o.floor.saw(from, membership.Epoch, &now) {
+		membership.HasNotices = true // maybe: a read finds out
+	}
 	return membership, nil
 }
 
@@ -160,8 +165,9 @@ func queueTransfers(b *batch, m *core.HeartbeatRequest) {
 	}
 }
 
-// drawn are the last numbers of the database when a membership was read, as in a look of Wait.
-type drawn struct{ last, lastNotice, xmin int64 }
+// drawn are the last numbers of the database when a membership was read, as in a look of Wait. For the floor of the
+// notices they have the first notice above it, and the id of the transaction; 0 = none.
+type drawn struct{ last, lastNotice, xmin, floor, notice, id int64 }
 
 // queueMembership reads the members and the owners of the partitions.
 func queueMembership(b *batch, m *core.HeartbeatRequest, membership *core.Membership, now *drawn) {
@@ -200,7 +206,7 @@ func queueMembership(b *batch, m *core.HeartbeatRequest, membership *core.Member
 	for i := range served {
 		served[i] = m.Self.Routes[i].Route
 	}
-	b.Queue(b.sql.heartbeat.membership, served, m.AfterNotice).QueryRow(func(row pgx.Row) error {
-		return row.Scan(&membership.Epoch, &membership.HasNotices, &now.last, &now.lastNotice, &now.xmin)
+	b.Queue(b.sql.heartbeat.membership, served, max(m.AfterNotice, now.floor), now.floor).QueryRow(func(row pgx.Row) error {
+		return row.Scan(&membership.Epoch, &membership.HasNotices, &now.notice, &now.id, &now.last, &now.lastNotice, &now.xmin)
 	})
 }

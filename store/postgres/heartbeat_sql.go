@@ -159,7 +159,10 @@ FROM l WHERE u.route = $2 AND u.from_slot = $3 AND u.owner = $5`
 SELECT session, name, heartbeats, lease, capacity, free_capacity, presence,
     ` + presenceLostSQL + `, suspected, routes, partitions, handed_out, oldest_handed_out, unavailable FROM {members} ORDER BY session`
 
-	// The last columns of membershipSQL are those of a look of Wait.
+	// The last columns of membershipSQL are those of a look of Wait. Two before them are for the floor of the
+	// notices, which is $3, and no more than $2.
 	membershipSQL = `
-SELECT ` + epochSQL + `, coalesce((SELECT true FROM {notices} c WHERE c.route = ANY ($1::text[]) AND c.number > $2 ORDER BY c.number LIMIT 1), false), ` + listen.DrawnSQL
+SELECT ` + epochSQL + `, coalesce((SELECT true FROM {notices} c WHERE c.route = ANY ($1::text[]) AND c.number > $2 ORDER BY c.number LIMIT 1), false),
+    coalesce((SELECT c.number FROM {notices} c WHERE c.number > $3 ORDER BY c.number LIMIT 1), 0),
+    coalesce(pg_current_xact_id_if_assigned()::text::bigint, 0), ` + listen.DrawnSQL
 )

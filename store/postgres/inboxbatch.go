@@ -48,16 +48,19 @@ FROM n, s`
     FROM json_array_elements($1::json) WITH ORDINALITY AS k (v, n)`
 
 	// A stable time, so that the index ends the search. Two purges at a time take the same rows in the same order;
-	// the second waits for the first and finds less.
+	// the second waits for the first and finds less. The answer has the time of the newest of these rows, and where
+	// the search ended, if it found fewer than it may.
 	purgeInboxSQL = `
-WITH d AS (
-    DELETE FROM {inbox} WHERE ctid = ANY (ARRAY(
-        SELECT ctid FROM {inbox}
-        WHERE consumer = $1 AND handled_at < statement_timestamp() - $2 * interval '1 microsecond'
-          AND handled_at >= coalesce($4::timestamptz, '-infinity')
-        ORDER BY handled_at LIMIT $3)) RETURNING handled_at
+WITH s AS MATERIALIZED (
+    SELECT i.ctid AS at, i.handled_at FROM {inbox} i
+    WHERE i.consumer = $1 AND i.handled_at < statement_timestamp() - $2 * interval '1 microsecond'
+      AND i.handled_at >= coalesce($4::timestamptz, '-infinity')
+    ORDER BY i.handled_at LIMIT $3
+), d AS (
+    DELETE FROM {inbox} WHERE ctid = ANY (ARRAY(SELECT s.at FROM s)) RETURNING 1
 )
-SELECT count(*), max(d.handled_at) FROM d`
+SELECT (SELECT count(*) FROM d), max(s.handled_at),
+    CASE WHEN count(*) < $3 THEN statement_timestamp() - $2 * interval '1 microsecond' END FROM s`
 	purgeInboxAllSQL = `
 WITH RECURSIVE c (consumer) AS (
     (SELECT consumer FROM {inbox} ORDER BY consumer LIMIT 1)
@@ -70,9 +73,9 @@ DELETE FROM {inbox} WHERE ctid = ANY (ARRAY(
         SELECT i.ctid FROM {inbox} i
         WHERE i.consumer = c.consumer AND i.handled_at < statement_timestamp() - $1 * interval '1 microsecond'
         ORDER BY i.handled_at LIMIT $2
-    ) d LIMIT $2)) RETURNING handled_at
+    ) d LIMIT $2)) RETURNING 1
 )
-SELECT count(*), max(x.handled_at) FROM x`
+SELECT count(*), NULL::timestamptz, NULL::timestamptz FROM x`
 )
 
 // keyBatch is the distinct keys of a batch in the order in which they are marked.
@@ -248,12 +251,12 @@ func (i *Inbox) PurgeInbox(ctx context.Context, consumer string, age time.Durati
 	if err := i.ready(ctx); err != nil {
 		return 0, err
 	}
-	n, err := i.purged.purge(consumer, limit, func(limit int, from *time.Time) (n int, newest *time.Time, err error) {
+	n, err := i.purged.purge(consumer, limit, func(limit int, from *time.Time) (n int, newest, end *time.Time, err error) {
 		text, args := i.sql.purgeArgs(consumer, age, limit, from)
 		err = pgx.BeginTxFunc(ctx, i.pool, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
-			return tx.QueryRow(ctx, text, args...).Scan(&n, &newest)
+			return tx.QueryRow(ctx, text, args...).Scan(&n, &newest, &end)
 		})
-		return n, newest, err
+		return n, newest, end, err
 	})
 	return n, dberr.Failure("inbox: purge", err)
 }

@@ -230,4 +230,25 @@ func TestNoticeBehindAnOldSnapshot(t *testing.T) {
 	exec(b, b.pool, "DELETE FROM waybill.waybill_outbox_notices")
 	few()
 	b.same(before, b.most(few))
+	// A member that gets a partition asks for all.
+	self := core.Member{Session: b.d.Session(), Routes: []core.ServedRoute{{Route: "r", Partitions: 1}}}
+	for name, ask := range map[string]func() error{
+		"read": func() error {
+			_, err := b.o.Read(b.Context(), self.Session, core.ReadRequest{Slots: []core.RouteSlots{all("r")}})
+			return err
+		},
+		"heartbeat": func() error {
+			_, err := b.o.Heartbeat(b.Context(), core.HeartbeatRequest{Self: self})
+			return err
+		},
+	} {
+		n := b.server.blocks(b.T, b.name, func() {
+			if err := ask(); err != nil {
+				b.Error(name, err)
+			}
+		})
+		if n > 100 {
+			b.Errorf("%s: for all notices it touches %.0f blocks behind 20,000 that are gone", name, n)
+		}
+	}
 }

@@ -36,6 +36,7 @@ type Outbox struct {
 
 	cleaned [core.RetentionCancelled + 1]resume // by class of retention: where the latest purge ended
 	swept   resume                              // expired records
+	floor   noticeFloor
 }
 
 var (
@@ -96,7 +97,7 @@ func newOutbox(source conns.Source, opts Options) (*Outbox, error) {
 	n := newNames(opts.Schema, opts.Table, "")
 	o := &Outbox{
 		conns: source, opts: opts, names: n, sql: newStatements(n), stager: newStager(&opts, stamper, n),
-		keep: !core.RetentionPublished.DroppedAtOnce(opts.Retention), swept: resume{cheap: sweepCheap},
+		keep: !core.RetentionPublished.DroppedAtOnce(opts.Retention), swept: resume{cheap: lookCheap},
 	}
 	o.waiter = listen.New(listen.Options{Conns: source, Names: n, Off: opts.DisableNotify, Logger: o.opts.logger})
 	if o.unit, err = waybill.NewUnitOfWork(unit{o}, unit{o}.run); err != nil {

@@ -40,7 +40,7 @@ func TestPlans(t *testing.T) {
 		{"what waits of a partition", postgres.FreshSQL, args(mine, routes, parts, int64(0), 100, routes), 20, 0},
 		{"nothing due", postgres.NextDueSQL, args(mine, routes, parts, []int64{0}, []bool{true}), 30, 0},
 		{"next of a queue", postgres.NextSQL, args(mine, "r4", int64(-1), 10, []int64{}, int64(1<<24), true, int64(-1), whole, []int64{}, 1), 80, 10},
-		{"membership", postgres.MembershipSQL, args(routes, int64(0)), 120, 0},
+		{"membership", postgres.MembershipSQL, args(routes, int64(0), int64(0)), 120, 0},
 		{"page without records", postgres.PageSQL, args(mine, routes, parts, int64(0)), 60, 0},
 		{"end of a session", postgres.EndHoldsSQL, args(int64(5), int64(1), 1), 30, 0},
 		{"settle", postgres.DeleteAllSQL, args(mine, []string{"r3", "r4"}, []int64{others + 53, others + 54}, []string{"x", "x"}), 40, 2},

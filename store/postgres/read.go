@@ -50,12 +50,13 @@ func empty(result *core.ReadResult) bool {
 // so.
 func (o *Outbox) readOnce(ctx context.Context, self core.Session, request *core.ReadRequest, shared bool) (p core.ReadResult, cut bool, err error) {
 	var now time.Time
+	from := o.floor.look()
 	err = o.transact(ctx, "read", readSQL, func(b *batch) {
 		p = core.ReadResult{
 			Owned: []core.Slots{}, Ranges: make([]core.Records, len(request.Ranges)), Keys: make([]core.KeyRecords, len(request.Keys)),
 		}
 		cut = false
-		queuePage(b, self, request, &p, &now)
+		queuePage(b, self, request, from.after, &p, &now)
 		b.Queue(b.sql.read.upper, request.Last, request.LastNotice).QueryRow(func(row pgx.Row) error { return row.Scan(&p.Upper) })
 		c := collector{shared: shared, now: &now, cut: &cut, first: 64}
 		o.queueRanges(b, request, &p, c)
@@ -64,6 +65,9 @@ func (o *Outbox) readOnce(ctx context.Context, self core.Session, request *core.
 		queueFresh(b, self, request, &p)
 		o.queueAgain(b, self, request, &p, &now)
 	})
+	if err == nil && !o.floor.holds(from, p.Epoch, p.LastNotice) {
+		return o.readOnce(ctx, self, request, shared)
+	}
 	return p, cut, err
 }
 
@@ -116,9 +120,9 @@ func parts(of []core.RouteSlots) (routes []string, slots []int64) {
 // bits returns slots as the database has them.
 func bits(s core.Slots) int64 { return int64(s) }
 
-func queuePage(b *batch, self core.Session, request *core.ReadRequest, result *core.ReadResult, now *time.Time) {
+func queuePage(b *batch, self core.Session, request *core.ReadRequest, floor int64, result *core.ReadResult, now *time.Time) {
 	routes, slots := parts(request.Slots)
-	b.Queue(b.sql.read.page, int64(self), routes, slots, request.AfterNotice).QueryRow(func(row pgx.Row) error {
+	b.Queue(b.sql.read.page, int64(self), routes, slots, max(request.AfterNotice, floor)).QueryRow(func(row pgx.Row) error {
 		var owned []int64
 		var notice []byte
 		err := row.Scan(&result.Known, &result.Suspected, &result.Epoch, &result.Last, now, &result.Next, &result.Running, &owned, &result.LastNotice, &notice)

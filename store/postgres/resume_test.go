@@ -29,16 +29,17 @@ func TestPurgeGoesOn(t *testing.T) {
 		type result struct {
 			n      int
 			newest *time.Time
+			end    *time.Time
 			err    error
 		}
 		step := func(want int, wantErr bool, results []result, calls ...call) {
 			t.Helper()
 			var got []call
-			n, err := r.purge("c", 10, func(limit int, from *time.Time) (int, *time.Time, error) {
+			n, err := r.purge("c", 10, func(limit int, from *time.Time) (int, *time.Time, *time.Time, error) {
 				<-time.After(time.Second) // it takes a second
 				got = append(got, call{from, limit})
 				res := results[len(got)-1]
-				return res.n, res.newest, res.err
+				return res.n, res.newest, res.end, res.err
 			})
 			same := slices.EqualFunc(got, calls, func(a, b call) bool {
 				return a.limit == b.limit && (a.from == nil) == (b.from == nil) && (a.from == nil || a.from.Equal(*b.from))
@@ -47,18 +48,38 @@ func TestPurgeGoesOn(t *testing.T) {
 				t.Fatalf("%d, %v, calls %+v, want %d and %+v", n, err, got, want, calls)
 			}
 		}
-		step(10, false, []result{{10, at(10), nil}}, call{nil, 10})
-		step(10, false, []result{{10, at(20), nil}}, call{at(10), 10})
-		step(0, true, []result{{0, nil, errors.New("no")}}, call{at(20), 10})
-		step(4, false, []result{{4, at(24), nil}}, call{at(20), 10})
-		step(0, false, []result{{0, nil, nil}}, call{at(24), 10})
+		step(10, false, []result{{10, at(10), nil, nil}}, call{nil, 10})
+		step(10, false, []result{{10, at(20), nil, nil}}, call{at(10), 10})
+		step(0, true, []result{{0, nil, nil, errors.New("no")}}, call{at(20), 10})
+		step(4, false, []result{{4, at(24), nil, nil}}, call{at(20), 10})
+		step(0, false, []result{{0, nil, nil, nil}}, call{at(24), 10})
 		<-time.After(scratchShare * time.Second)
-		step(3, false, []result{{3, at(5), nil}}, call{nil, 10}) // three came late
-		if n, err := r.purge("", 10, func(_ int, from *time.Time) (int, *time.Time, error) { return 3, at(99), nil }); n != 3 || err != nil {
+		step(3, false, []result{{3, at(5), nil, nil}}, call{nil, 10}) // three came late
+		if n, err := r.purge("", 10, func(int, *time.Time) (int, *time.Time, *time.Time, error) { return 3, at(99), at(100), nil }); n != 3 || err != nil {
 			t.Error(n, err)
 		}
-		step(0, false, []result{{0, nil, nil}}, call{at(24), 10})
+		step(0, false, []result{{0, nil, at(40), nil}}, call{at(24), 10}) // others have deleted the rest
+		step(10, false, []result{{10, at(50), nil, nil}}, call{at(40), 10})
+		step(0, false, []result{{0, nil, nil, nil}}, call{at(50), 10})
 	})
+}
+
+// IN-05: after a short look from the beginning that left nothing behind it, the next one begins there, too. One that
+// took long, or went on from a place, goes on where it ended.
+func TestPurgeGoesOnAtItsEnd(t *testing.T) {
+	t.Parallel()
+	began, end := time.Unix(1000, 0), time.Unix(900, 0)
+	for _, tc := range []struct {
+		from *time.Time
+		took time.Duration
+		on   bool
+	}{{nil, lookCheap - 1, false}, {nil, lookCheap, true}, {&time.Time{}, 1, true}} {
+		r := resume{anew: began.Add(time.Hour)}
+		r.done(tc.from, began, began.Add(tc.took), nil, &end)
+		if from := r.start(began.Add(tc.took)); (from != nil) != tc.on || tc.on && !from.Equal(end) {
+			t.Errorf("from %v, %s: goes on at %v", tc.from, tc.took, from)
+		}
+	}
 }
 
 // DB-09 DB-20: the reads of a purge do not grow with its deletions, although an older transaction is open, so that no

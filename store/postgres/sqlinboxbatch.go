@@ -96,17 +96,17 @@ func (i *SQLInbox) PurgeInbox(ctx context.Context, consumer string, age time.Dur
 	if err := core.CheckPurge(age, limit); err != nil {
 		return 0, err
 	}
-	n, err := i.purged.purge(consumer, limit, func(limit int, from *time.Time) (n int, newest *time.Time, err error) {
+	n, err := i.purged.purge(consumer, limit, func(limit int, from *time.Time) (n int, newest, end *time.Time, err error) {
 		text, args := i.sql.purgeArgs(consumer, age, limit, from)
 		tx, err := i.db.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
 		if err != nil {
-			return 0, nil, err
+			return 0, nil, nil, err
 		}
 		defer func() { _ = tx.Rollback() }() // after a commit it does nothing
-		if err := tx.QueryRowContext(ctx, text, args...).Scan(&n, &newest); err != nil {
-			return 0, nil, err
+		if err := tx.QueryRowContext(ctx, text, args...).Scan(&n, &newest, &end); err != nil {
+			return 0, nil, nil, err
 		}
-		return n, newest, tx.Commit()
+		return n, newest, end, tx.Commit()
 	})
 	return n, dberr.Failure("inbox: purge", err)
 }

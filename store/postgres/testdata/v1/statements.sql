@@ -20,14 +20,16 @@ SELECT n.marked, set_config('lock_timeout', CASE WHEN n.marked >= 0 THEN s.befor
 FROM n, s
 
 -- statement inbox.purge
-WITH d AS (
-    DELETE FROM "waybill"."waybill_inbox" WHERE ctid = ANY (ARRAY(
-        SELECT ctid FROM "waybill"."waybill_inbox"
-        WHERE consumer = $1 AND handled_at < statement_timestamp() - $2 * interval '1 microsecond'
-          AND handled_at >= coalesce($4::timestamptz, '-infinity')
-        ORDER BY handled_at LIMIT $3)) RETURNING handled_at
+WITH s AS MATERIALIZED (
+    SELECT i.ctid AS at, i.handled_at FROM "waybill"."waybill_inbox" i
+    WHERE i.consumer = $1 AND i.handled_at < statement_timestamp() - $2 * interval '1 microsecond'
+      AND i.handled_at >= coalesce($4::timestamptz, '-infinity')
+    ORDER BY i.handled_at LIMIT $3
+), d AS (
+    DELETE FROM "waybill"."waybill_inbox" WHERE ctid = ANY (ARRAY(SELECT s.at FROM s)) RETURNING 1
 )
-SELECT count(*), max(d.handled_at) FROM d
+SELECT (SELECT count(*) FROM d), max(s.handled_at),
+    CASE WHEN count(*) < $3 THEN statement_timestamp() - $2 * interval '1 microsecond' END FROM s
 
 -- statement inbox.purgeAll
 WITH RECURSIVE c (consumer) AS (
@@ -41,9 +43,9 @@ DELETE FROM "waybill"."waybill_inbox" WHERE ctid = ANY (ARRAY(
         SELECT i.ctid FROM "waybill"."waybill_inbox" i
         WHERE i.consumer = c.consumer AND i.handled_at < statement_timestamp() - $1 * interval '1 microsecond'
         ORDER BY i.handled_at LIMIT $2
-    ) d LIMIT $2)) RETURNING handled_at
+    ) d LIMIT $2)) RETURNING 1
 )
-SELECT count(*), max(x.handled_at) FROM x
+SELECT count(*), NULL::timestamptz, NULL::timestamptz FROM x
 
 -- statement limit.first
 INSERT INTO "waybill"."waybill_inbox_limits" (name, state, version) VALUES ($1, $2, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint)
@@ -1716,7 +1718,9 @@ SELECT 1 FROM "waybill"."waybill_outbox_members" WHERE session = $1 FOR UPDATE
 SELECT 1 FROM "waybill"."waybill_outbox_members" WHERE session = $1 FOR UPDATE NOWAIT
 
 -- statement outbox.heartbeat.membership
-SELECT (SELECT left(pg_walfile_name(pg_current_wal_insert_lsn()), 8) || '/' || value FROM "waybill"."waybill_meta" WHERE name = 'waybill_outbox.epoch'), coalesce((SELECT true FROM "waybill"."waybill_outbox_notices" c WHERE c.route = ANY ($1::text[]) AND c.number > $2 ORDER BY c.number LIMIT 1), false), (SELECT CASE WHEN se.is_called THEN se.last_value ELSE 0 END FROM "waybill"."waybill_outbox_seq" se), (SELECT CASE WHEN se.is_called THEN se.last_value ELSE 0 END FROM "waybill"."waybill_outbox_notices_seq" se), pg_snapshot_xmin(pg_current_snapshot())::text::bigint
+SELECT (SELECT left(pg_walfile_name(pg_current_wal_insert_lsn()), 8) || '/' || value FROM "waybill"."waybill_meta" WHERE name = 'waybill_outbox.epoch'), coalesce((SELECT true FROM "waybill"."waybill_outbox_notices" c WHERE c.route = ANY ($1::text[]) AND c.number > $2 ORDER BY c.number LIMIT 1), false),
+    coalesce((SELECT c.number FROM "waybill"."waybill_outbox_notices" c WHERE c.number > $3 ORDER BY c.number LIMIT 1), 0),
+    coalesce(pg_current_xact_id_if_assigned()::text::bigint, 0), (SELECT CASE WHEN se.is_called THEN se.last_value ELSE 0 END FROM "waybill"."waybill_outbox_seq" se), (SELECT CASE WHEN se.is_called THEN se.last_value ELSE 0 END FROM "waybill"."waybill_outbox_notices_seq" se), pg_snapshot_xmin(pg_current_snapshot())::text::bigint
 
 -- statement outbox.heartbeat.membershipMembers
 SELECT session, name, heartbeats, lease, capacity, free_capacity, presence,
@@ -2129,14 +2133,16 @@ SELECT n.marked, set_config('lock_timeout', CASE WHEN n.marked >= 0 THEN s.befor
 FROM n, s
 
 -- statement sqlinbox.purge
-WITH d AS (
-    DELETE FROM "waybill"."waybill_inbox" WHERE ctid = ANY (ARRAY(
-        SELECT ctid FROM "waybill"."waybill_inbox"
-        WHERE consumer = $1 AND handled_at < statement_timestamp() - $2 * interval '1 microsecond'
-          AND handled_at >= coalesce($4::timestamptz, '-infinity')
-        ORDER BY handled_at LIMIT $3)) RETURNING handled_at
+WITH s AS MATERIALIZED (
+    SELECT i.ctid AS at, i.handled_at FROM "waybill"."waybill_inbox" i
+    WHERE i.consumer = $1 AND i.handled_at < statement_timestamp() - $2 * interval '1 microsecond'
+      AND i.handled_at >= coalesce($4::timestamptz, '-infinity')
+    ORDER BY i.handled_at LIMIT $3
+), d AS (
+    DELETE FROM "waybill"."waybill_inbox" WHERE ctid = ANY (ARRAY(SELECT s.at FROM s)) RETURNING 1
 )
-SELECT count(*), max(d.handled_at) FROM d
+SELECT (SELECT count(*) FROM d), max(s.handled_at),
+    CASE WHEN count(*) < $3 THEN statement_timestamp() - $2 * interval '1 microsecond' END FROM s
 
 -- statement sqlinbox.purgeAll
 WITH RECURSIVE c (consumer) AS (
@@ -2150,9 +2156,9 @@ DELETE FROM "waybill"."waybill_inbox" WHERE ctid = ANY (ARRAY(
         SELECT i.ctid FROM "waybill"."waybill_inbox" i
         WHERE i.consumer = c.consumer AND i.handled_at < statement_timestamp() - $1 * interval '1 microsecond'
         ORDER BY i.handled_at LIMIT $2
-    ) d LIMIT $2)) RETURNING handled_at
+    ) d LIMIT $2)) RETURNING 1
 )
-SELECT count(*), max(x.handled_at) FROM x
+SELECT count(*), NULL::timestamptz, NULL::timestamptz FROM x
 
 -- statement stage.cancel
 WITH k AS MATERIALIZED (
