@@ -8,6 +8,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/internal/patience"
 	"github.com/waybill-go/waybill/store/postgres"
@@ -118,4 +120,20 @@ func TestNoticeFloor(t *testing.T) {
 	found(1)
 	exec(t, pool, "DELETE FROM waybill.waybill_outbox_notices")
 	floor(2)
+}
+
+// DB-28: a decision that only tells an owner has its transaction's id before it numbers the notice, too.
+func TestNoticeHasAnIDFirst(t *testing.T) {
+	t.Parallel()
+	o, pool := newOutbox(t, postgres.Options{})
+	exec(t, pool, idFirst)
+	exec(t, pool, "SELECT nextval('waybill.waybill_outbox_notices_seq')") // the first one is logged, under an id
+	join(t, o, "r", 1)
+	stageRows(t, pool, o, row("r", "a", "k"))
+	got, err := o.DecideRecords(t.Context(), admin.DecideRequest{Reason: waybill.ReasonSkipped, Decisions: []admin.Decision{
+		{Route: "r", Seq: query[int64](t, pool, "SELECT seq FROM waybill.waybill_outbox"), ID: "a"},
+	}})
+	if err != nil || len(got) != 1 || got[0].Result != admin.DecisionPending {
+		t.Errorf("%+v, %v; want a decision that waits for its owner", got, err)
+	}
 }
