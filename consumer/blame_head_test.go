@@ -252,7 +252,8 @@ func TestOutageOfAllEnds(t *testing.T) {
 						f.publish(t, n)
 						for end := time.Now().Add(wait); time.Now().Before(end); {
 							patience.Pass(t, 7*time.Second)
-							if h := f.counts().held; running.Load() == 0 && h > 2 { // a message comes while another one goes
+							// a message comes while another one goes
+							if h := f.counts().held; running.Load() == 0 && h > 2 {
 								t.Fatalf("%d messages are held, although no handler runs", h)
 							}
 						}

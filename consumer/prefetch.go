@@ -74,6 +74,7 @@ type holding struct {
 func (l *load) begin(reg *registration, traits *core.SubscriberTraits) {
 	l.prefetch, l.kept = reg.sub.Prefetch, newKept(traits)
 	l.few, l.keeps = reg.sub.Concurrency, traits.AttemptsAreDeliveries
+	l.blames.longest = longestAway(reg.asked.RetryDelays, traits)
 	l.bytes, l.unset = mostHeldBytes, reg.holding.unset
 	if reg.holding.least > 0 {
 		l.least, l.most = reg.holding.least, reg.sub.Prefetch
