@@ -118,6 +118,33 @@ func TestOutagesAtTheHead(t *testing.T) {
 	}
 }
 
+// CO-05: a broker that charges each delivery to its message, and delivers one that is due before all others, delivers a
+// message behind a few that meet an outage each time after six probes for each of them, at most.
+func TestOutagesAtTheHeadWithOneCount(t *testing.T) {
+	t.Parallel()
+	for bad := 1; bad <= 6; bad++ {
+		synctest.Test(t, func(t *testing.T) {
+			probes := 6 * bad
+			patience.BudgetOf(t).Time(time.Duration(probes)*longest, "six probes for each bad message")
+			f, on := broker{dueFirst: true, traits: func(t *core.SubscriberTraits) { t.AttemptsAreDeliveries = true }}.on(t)
+			var good atomic.Int64
+			stop := start(t, on, consumer.Options{Concurrency: 1}, waybill.Subscription{}, of(false, func(d *waybill.Delivery) error {
+				if isBad(d) {
+					return waybill.Outage(errBoom)
+				}
+				good.Add(1)
+				return nil
+			}))
+			f.send(t, append(bads(bad), messages(1)...)...)
+			patience.Pass(t, time.Duration(probes)*longest)
+			if good.Load() != 1 {
+				t.Errorf("behind %d bad messages the good one was not handled within %d pauses", bad, probes)
+			}
+			stop()
+		})
+	}
+}
+
 // CO-05: a message that comes to a queue with nothing but one that meets an outage each time is handled within two
 // pauses.
 func TestOutageOfALoneMessage(t *testing.T) {

@@ -67,6 +67,7 @@ func sqlite() []mutant {
 		mutant{id: "sqlite-replace-key", fault: "a replaced message in flight keeps its dedupe key", file: cancel, old: "_, err = w.exec(ctx, dropDedupeKeyText, t.Seq)", new: "_ = dropDedupeKeyText", tests: "^TestStore$/^replace-of-held-lets-both-live$"},
 	)
 	return append(all, group{pkg: "./core"}.of(
+		mutant{id: "away-tier", fault: "a message that is away waits for the next delay of its policy", file: "core/transport.go", old: "delays = slices.Insert(delays, 0, outageDelay)", new: "_ = outageDelay", tests: "^TestOutageDelay$"},
 		mutant{id: "cancel-dedupe-context", fault: "a cancel does not know the context's tenant", file: "core/cancel.go", old: "cmp.Or(k.Tenant, scope.Tenant)", new: "cmp.Or(k.Tenant, scope.Tenant[:0])", tests: "^TestCancelKeysOfTenants$"},
 	)...)
 }
