@@ -24,15 +24,15 @@ import (
 //	                                            | and is parked after Options.OutageLimit
 //	comes before its own pause is over          | the rest of it
 //
-// Each is away for a minute at most (awayFor), and then comes or goes away again. Behind k messages that always fail the
-// next one is handled after two probes for each of them: a message that is away lets others probe, also on brokers that
-// deliver a message that is due before new ones. In an outage of all messages the one that comes a second time between
-// two probes probes. So as long as messages come, there is a probe after each pause.
+// Each is away for a minute at most (awayFor), and then comes or goes away again. Behind k messages that always fail
+// the next one is handled after two probes for each of them: a message that is away lets others probe, also on brokers
+// that deliver a message that is due before new ones. In an outage of all messages the one that comes a second time
+// between two probes probes. So as long as messages come, there is a probe after each pause.
 //
-// With InOrder every message stays where it is. Without DelaysRetries none is away, and each outage is one of all messages.
-// A broker with one count (AttemptsAreDeliveries) charges each delivery to its message. So a message that comes is
-// handled, and is away for as long as the pauses of all that are to blame, or as long as it meets outages by itself, up
-// to maxOwnPause.
+// With InOrder every message stays where it is. Without DelaysRetries none is away, and each outage is one of all
+// messages. A broker with one count (AttemptsAreDeliveries) charges each delivery to its message. So a message that
+// comes is handled, and is away for as long as the pauses of all that are to blame, or as long as it meets outages by
+// itself, up to maxOwnPause.
 
 const (
 	// maxBlames bounds the messages that are remembered.
@@ -66,8 +66,9 @@ type blame struct {
 type blames struct {
 	outages atomic.Uint64 // how many there were
 	of      map[identity]*blame
-	well    uint64 // the greatest begun of a message that met no outage
-	cause   string // the latest outage of one message alone
+	well    uint64        // the greatest begun of a message that met no outage
+	cause   string        // the latest outage of one message alone
+	longest time.Duration // that a message is away
 }
 
 // outage is what the runner must know of an outage.
@@ -156,8 +157,8 @@ func (r *runner) blameAll(ms []*message) {
 	}
 }
 
-// longestAway returns the longest time that a message is away. A transport with fixed delays rounds up, so that is one of
-// them, and no longer than awayFor. One with one count can have any delay.
+// longestAway returns the longest time that a message is away. A transport with fixed delays rounds up, so that is one
+// of them, and no longer than awayFor. One with one count can have any delay.
 func longestAway(delays []time.Duration, traits *core.SubscriberTraits) time.Duration {
 	if traits.AttemptsAreDeliveries {
 		return maxOwnPause
@@ -211,13 +212,13 @@ func (r *runner) sendAway(m *message, v *verdict) {
 // ownPause returns the pause of a message that meets outages alone. Such messages take half of one handler's time
 // together, at most, unless they are too many for maxOwnPause.
 func (r *runner) ownPause(v *verdict) time.Duration {
-	all := time.Duration(r.load.blames.alone(time.Now()) + 1)
-	return max(r.pauseDelay(v.of.alone), min(2*all*v.took, maxOwnPause))
+	all := r.load.blames.alone(time.Now()) + 1
+	return max(r.pauseDelay(v.of.alone), min(time.Duration(2*all)*v.took, maxOwnPause))
 }
 
-// settleLater has m come again after delay, or r.away if that is less. mu is held.
+// settleLater has m come again after delay, or the longest time if that is less. mu is held.
 func (r *runner) settleLater(m *message, delay time.Duration) {
-	r.settle(m, core.AckRetry(m.d, min(delay, r.away), nil).WithoutAttempt())
+	r.settle(m, core.AckRetry(m.d, min(delay, r.load.blames.longest), nil).WithoutAttempt())
 }
 
 // passes returns for how long m, which has come, is away again instead of being handled; 0 = it is handled. mu is held.

@@ -75,6 +75,7 @@ func (l *load) begin(reg *registration, traits *core.SubscriberTraits) {
 	l.prefetch, l.kept = reg.sub.Prefetch, newKept(traits)
 	l.few, l.keeps = reg.sub.Concurrency, traits.AttemptsAreDeliveries
 	l.bytes, l.unset = mostHeldBytes, reg.holding.unset
+	l.blames.longest = longestAway(reg.asked.RetryDelays, traits)
 	if reg.holding.least > 0 {
 		l.least, l.most = reg.holding.least, reg.sub.Prefetch
 		l.restart(time.Now())

@@ -31,8 +31,7 @@ type runner struct {
 	tel     *queueTelemetry
 	judge   judge
 	source  source
-	away    time.Duration // the longest time that a message is away
-	trouble func(error)   // called when an outage begins; nil if nobody wants to know
+	trouble func(error) // called when an outage begins; nil if nobody wants to know
 	counts  counts
 	contexts
 
@@ -99,7 +98,6 @@ func newRunner(ctx context.Context, c *Consumer, reg *registration) *runner {
 		log:      obs.NewLogger(c.opts.Logger.With(slog.String("queue", sub.Queue))),
 		tel:      c.tel.forQueue(ctx, &reg.asked),
 		judge:    judge{sub: sub, handlers: newHandlers(sub, reg.handlers), unknown: c.opts.Unknown, traits: c.tel.traits, text: c.opts.StoredError},
-		away:     longestAway(reg.asked.RetryDelays, &c.tel.traits),
 		source:   source{bus: c.bus, asked: &reg.asked, checks: reg.checks},
 		contexts: newContexts(ctx),
 		workers:  workers{jobs: make(chan job, sub.Concurrency)},
