@@ -64,11 +64,11 @@ type blame struct {
 // blames are the messages that are to blame for outages, as far as one can tell. The runner's mu guards them, but for
 // outages.
 type blames struct {
-	longest time.Duration // that a message is away
 	outages atomic.Uint64 // how many there were
 	of      map[identity]*blame
-	well    uint64 // the greatest begun of a message that met no outage
-	cause   string // the latest outage of one message alone
+	well    uint64        // the greatest begun of a message that met no outage
+	cause   string        // the latest outage of one message alone
+	longest time.Duration // that a message is away
 }
 
 // outage is what the runner must know of an outage.
@@ -212,11 +212,11 @@ func (r *runner) sendAway(m *message, v *verdict) {
 // ownPause returns the pause of a message that meets outages alone. Such messages take half of one handler's time
 // together, at most, unless they are too many for maxOwnPause.
 func (r *runner) ownPause(v *verdict) time.Duration {
-	all := time.Duration(r.load.blames.alone(time.Now()) + 1)
-	return max(r.pauseDelay(v.of.alone), min(2*all*v.took, maxOwnPause))
+	all := r.load.blames.alone(time.Now()) + 1
+	return max(r.pauseDelay(v.of.alone), min(time.Duration(2*all)*v.took, maxOwnPause))
 }
 
-// settleLater has m come again after delay, or the longest time that a message is away, if that is less. mu is held.
+// settleLater has m come again after delay, or the longest time if that is less. mu is held.
 func (r *runner) settleLater(m *message, delay time.Duration) {
 	r.settle(m, core.AckRetry(m.d, min(delay, r.load.blames.longest), nil).WithoutAttempt())
 }

@@ -252,7 +252,7 @@ func TestOutageOfAllEnds(t *testing.T) {
 						f.publish(t, n)
 						for end := time.Now().Add(wait); time.Now().Before(end); {
 							patience.Pass(t, 7*time.Second)
-							// a message comes while another one goes
+							// A message comes while another one goes.
 							if h := f.counts().held; running.Load() == 0 && h > 2 {
 								t.Fatalf("%d messages are held, although no handler runs", h)
 							}
@@ -356,7 +356,7 @@ func TestHandlersWorkBesideAMessageThatCameAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const handlers = 4
 		f := &far{bus: declared(t), trip: time.Millisecond}
-		f.bus.redeliver = func(d *waybill.Delivery) {
+		f.redeliver = func(d *waybill.Delivery) {
 			if isBad(d) {
 				d.Redeliveries = 1
 			}

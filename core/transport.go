@@ -311,8 +311,8 @@ type Ack struct {
 	Verdict  Verdict
 	// Delay is how long to wait before the retry.
 	Delay time.Duration
-	// Free, of a retry: it costs no attempt, so the next delivery is the same attempt. WithoutAttempt sets it. A
-	// broker with one count (SubscriberTraits.AttemptsAreDeliveries) counts the delivery all the same.
+	// Free, of a retry: it costs no attempt. The next delivery is the same attempt. All other rules of a retry
+	// hold. A broker with one count (SubscriberTraits.AttemptsAreDeliveries) counts it all the same.
 	Free bool
 	// Reason and Err travel with a parked message; Err with a retried one too.
 	Reason waybill.Reason
