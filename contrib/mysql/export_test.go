@@ -3,6 +3,7 @@ package waybillmysql
 import (
 	"context"
 	"database/sql"
+	"time"
 
 	"github.com/waybill-go/waybill/admin"
 )
@@ -22,6 +23,24 @@ func (s *Store) RequeueIn(ctx context.Context, tx *sql.Tx, route, id string) err
 
 // Own returns the store's own pool.
 func (s *Store) Own() *sql.DB { return s.own }
+
+// GoOn has each look for old rows go on where the latest one of its kind ended, also after a short one.
+func (s *Store) GoOn() { s.beginAnew(time.Now().Add(time.Hour)) }
+
+// Anew has each look for old rows begin at the beginning.
+func (s *Store) Anew() { s.beginAnew(time.Now()) }
+
+func (s *Store) beginAnew(at time.Time) {
+	all := []*resume{&s.swept, s.purged.get("c")}
+	for i := range s.cleaned {
+		all = append(all, &s.cleaned[i])
+	}
+	for _, r := range all {
+		r.mu.Lock()
+		r.anew = at
+		r.mu.Unlock()
+	}
+}
 
 // Classify and Recent are tested as tables.
 var (

@@ -178,14 +178,29 @@ func (f *flat) keep() {
 	for range 3 {
 		f.n++
 		f.exec(`INSERT INTO waybill_inbox (consumer, source, id, handled_at, mark) VALUES ('c', '/s', ?, `+flatNow+` - 60000000, 1)`, fmt.Sprint("old", f.n))
+		f.exec(`INSERT INTO waybill_outbox (route, id, topic, k, slot, attrs, body, state, ends_at)
+			SELECT 'old', UUID(), 't', '', 0, '', '', s.state, ` + flatNow + ` - IF(s.state = 3, 0, 60000000) FROM (SELECT 3 state UNION SELECT 5 UNION SELECT 6) s`)
+		f.exec(`INSERT INTO waybill_outbox_aside (seq, route, k, slot, state, due_at, ends_at, hold, flags)
+			SELECT seq, route, k, slot, state, due_at, ends_at, hold, flags FROM waybill_outbox WHERE route = 'old'`)
 		f.count("clean", func() {
-			_, err := f.s.Clean(f.Context(), "me", time.Minute)
+			done, err := f.s.Clean(f.Context(), "me", time.Minute)
 			f.must(err)
+			n := 0
+			for _, of := range done.Deleted {
+				n += of
+			}
+			if n != 3 {
+				f.Fatalf("cleaning deletes %v, want a record of each class", done.Deleted)
+			}
 		})
 		f.count("purge the inbox", func() {
-			_, err := f.s.PurgeInbox(f.Context(), "c", time.Minute, 1000)
+			n, err := f.s.PurgeInbox(f.Context(), "c", time.Minute, 1000)
 			f.must(err)
+			if n != 1 {
+				f.Fatalf("a purge deletes %d marks, want 1", n)
+			}
 		})
+		f.s.GoOn()
 		key := core.InboxKey{Consumer: "c", Source: "/s", ID: fmt.Sprint("do", f.n)}
 		f.count("do", func() {
 			_, err := f.s.Do(f.Context(), key, func(context.Context, *sql.Tx) error { return nil })

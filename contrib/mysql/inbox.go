@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"time"
 
@@ -197,11 +198,19 @@ func (s *Store) Mark(ctx context.Context, tx *sql.Tx, key core.InboxKey) (core.I
 	return out[0], nil
 }
 
-// PurgeInbox deletes old marks; see [core.InboxPurger].
+// PurgeInbox deletes old marks; see [core.InboxPurger]. It looks for those of one consumer from where the latest look
+// ended, and leaves out marks that were committed late, until it begins anew.
 func (s *Store) PurgeInbox(ctx context.Context, consumer string, age time.Duration, limit int) (total int, err error) {
 	if err := core.CheckPurge(age, limit); err != nil {
 		return 0, err
 	}
+	at := &resume{}
+	if consumer != "" {
+		at = s.purged.get(consumer)
+	}
+	began := time.Now()
+	from := at.start(began)
+	var newest, end int64
 	err = s.write(ctx, "purge the inbox", func(w *work) (err error) {
 		total = 0
 		consumers := []string{consumer}
@@ -211,13 +220,50 @@ func (s *Store) PurgeInbox(ctx context.Context, consumer string, age time.Durati
 			}
 		}
 		for _, c := range consumers {
-			n, err := w.exec(ctx, `DELETE FROM waybill_inbox WHERE consumer = ? AND handled_at < `+nowSQL+` - ? ORDER BY handled_at LIMIT ?`,
-				c, age.Microseconds(), limit-total)
-			if total += int(n); err != nil {
+			var n int
+			if n, newest, end, err = w.purgeMarks(ctx, c, from, age, limit-total); err != nil {
 				return err
 			}
+			total += n
 		}
 		return nil
 	})
-	return total, err
+	if err != nil {
+		return 0, err
+	}
+	at.done(from, began, time.Now(), newest, end)
+	return total, nil
+}
+
+// purgeMarks deletes the oldest marks of a consumer, from a time on. It returns the time of the newest of them, and the
+// end of the look if it left none behind it. A DELETE of a range would lock all its entries that are gone, and the
+// server may choose the primary key for it, and go over all that are gone of the consumer. So the marks are looked for
+// without locks, and deleted by name.
+func (w *work) purgeMarks(ctx context.Context, consumer string, from int64, age time.Duration, limit int) (n int, newest, end int64, err error) {
+	if _, err := w.one(ctx, []any{&end}, `SELECT `+nowSQL+` - 1 - ?`, age.Microseconds()); err != nil {
+		return 0, 0, 0, err
+	}
+	marks, err := collect(ctx, w.q, func(rows *sql.Rows) (name [2]any, err error) {
+		var source, id string
+		err = rows.Scan(&newest, &source, &id)
+		return [2]any{source, id}, err
+	}, `SELECT handled_at, source, id FROM waybill_inbox FORCE INDEX (waybill_inbox_handled)
+		WHERE consumer = ? AND handled_at BETWEEN ? AND ? ORDER BY handled_at LIMIT ?`, consumer, from, end, limit)
+	if err != nil {
+		return 0, 0, 0, err
+	}
+	if len(marks) >= limit {
+		end = 0
+	}
+	for some := range slices.Chunk(marks, keysPerInsert) {
+		args := []any{consumer}
+		for _, name := range some {
+			args = append(args, name[:]...)
+		}
+		got, e := w.exec(ctx, `DELETE FROM waybill_inbox WHERE consumer = ? AND (`+strings.Repeat(` OR source = ? AND id = ?`, len(some))[4:]+`)`, args...)
+		if n += int(got); e != nil {
+			return n, 0, 0, e
+		}
+	}
+	return n, newest, end, nil
 }

@@ -21,10 +21,10 @@ const (
 )
 
 const (
-	expiredSQL = lightAside + `(waybill_outbox_ends) WHERE state IN (1, 4) AND ends_at BETWEEN 1 AND ? AND hold = 0 AND (due_at <> 0
+	expiredSQL = lightAside + `(waybill_outbox_ends) WHERE state IN (1, 4) AND ends_at BETWEEN ? AND ? AND hold = 0 AND (due_at <> 0
 		OR NOT EXISTS (SELECT 1 FROM waybill_outbox_partitions u WHERE u.route = waybill_outbox_aside.route AND u.owner <> 0
 			AND u.from_slot <= waybill_outbox_aside.slot AND u.to_slot > waybill_outbox_aside.slot)) ORDER BY ends_at LIMIT ?` + endAsideSQL
-	settledSQL = lightAside + `(waybill_outbox_ends) WHERE state = ? AND ends_at <= ? ORDER BY ends_at LIMIT ?` + endAsideSQL
+	settledSQL = lightAside + `(waybill_outbox_ends) WHERE state = ? AND ends_at BETWEEN ? AND ? ORDER BY ends_at LIMIT ?` + endAsideSQL
 )
 
 // Clean keeps the tables small; see [core.Cleaner]. One call abandons up to 1,000 messages that expired while they
@@ -34,8 +34,10 @@ func (s *Store) Clean(ctx context.Context, owner string, lease time.Duration) (o
 	if err := core.CheckClean(owner, lease); err != nil {
 		return out, err
 	}
+	var looks []look
+	began := time.Now()
 	err = s.write(ctx, "clean", func(w *work) error {
-		out = core.Cleaned{}
+		out, looks = core.Cleaned{}, nil
 		n, err := w.exec(ctx, `UPDATE waybill_meta SET owner = ?, value = `+nowSQL+` + ? WHERE name = 'cleaner'
 			AND (owner = ? OR value NOT BETWEEN `+nowSQL+` AND `+nowSQL+` + ?)`, core.ErrorText(errors.New(owner)), lease.Microseconds(),
 			core.ErrorText(errors.New(owner)), core.MaxCleanLease.Microseconds())
@@ -46,10 +48,15 @@ func (s *Store) Clean(ctx context.Context, owner string, lease time.Duration) (o
 			return err
 		}
 		out = core.Cleaned{Leader: true, Deleted: map[core.CleanedKind]int{}}
-		rows, err := w.pick(ctx, expiredSQL, w.now, cleanBatch)
+		sweep := look{at: &s.swept, from: s.swept.start(began)}
+		rows, full, err := w.pick(ctx, expiredSQL, max(sweep.from, 1), w.now, cleanBatch)
 		if err != nil {
 			return err
 		}
+		if !full {
+			sweep.newest = w.now // only rows before it are left that are locked, or become free
+		}
+		looks = append(looks, sweep)
 		partitions, err := w.partitionsOf(ctx, rows)
 		if err != nil {
 			return err
@@ -66,20 +73,35 @@ func (s *Store) Clean(ctx context.Context, owner string, lease time.Duration) (o
 			return err
 		}
 		for _, class := range core.RetentionClasses() {
-			if err := w.purge(ctx, class, &out); err != nil {
+			l := look{at: &s.cleaned[class], from: s.cleaned[class].start(began)}
+			if err := w.purge(ctx, class, &l, &out); err != nil {
 				return err
 			}
+			looks = append(looks, l)
 		}
 		return nil
 	})
+	for _, l := range looks {
+		if err != nil {
+			l.newest, l.end = 0, 0 // but not at once from the beginning again
+		}
+		l.at.done(l.from, began, time.Now(), l.newest, l.end)
+	}
 	return out, err
 }
 
-// pick locks the records that text selects, and leaves out those that have changed or are locked.
-func (w *work) pick(ctx context.Context, text string, args ...any) (out []*row, err error) {
+// look is a look of Clean, and what resume.done wants to know of it.
+type look struct {
+	at                *resume
+	from, newest, end int64
+}
+
+// pick locks the records that text selects, and leaves out those that have changed or are locked. full says that text
+// may select more.
+func (w *work) pick(ctx context.Context, text string, args ...any) (out []*row, full bool, err error) {
 	rows, err := w.rows(ctx, text, args...)
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	got, _, err := w.lock(ctx, seqsOf(rows))
 	for _, r := range rows {
@@ -87,11 +109,11 @@ func (w *work) pick(ctx context.Context, text string, args ...any) (out []*row, 
 			out = append(out, now)
 		}
 	}
-	return out, err
+	return out, len(rows) >= cleanBatch, err
 }
 
 // purge deletes the oldest rows of class whose time is over. A key that one of them blocked goes on.
-func (w *work) purge(ctx context.Context, class core.RetentionClass, out *core.Cleaned) error {
+func (w *work) purge(ctx context.Context, class core.RetentionClass, l *look, out *core.Cleaned) error {
 	keep, state := class.KeptFor(w.s.opts.Retention), class.State()
 	if keep == waybill.Forever {
 		return nil
@@ -99,11 +121,16 @@ func (w *work) purge(ctx context.Context, class core.RetentionClass, out *core.C
 	if class == core.RetentionCancelled {
 		state = stateCancelled
 	}
-	rows, err := w.pick(ctx, settledSQL, state, w.now-keep.Microseconds(), cleanBatch)
+	old := w.now - keep.Microseconds()
+	rows, full, err := w.pick(ctx, settledSQL, state, l.from, old, cleanBatch)
 	if err != nil {
 		return err
 	}
+	if !full {
+		l.end = old
+	}
 	for _, r := range rows {
+		l.newest = max(l.newest, r.ends)
 		out.Deleted[core.CleanedKind{State: r.state, Reason: r.reason}]++
 	}
 	out.More = out.More || len(rows) == cleanBatch

@@ -54,6 +54,10 @@ type Store struct {
 	stamped  atomic.Int64  // a mark above the settled stamps, as stored
 	server   atomic.Pointer[string]
 	bodySize atomic.Int64 // mean size of the bodies that were read last
+	// Where the latest looks for old rows ended: of records by class of retention, of expired records, of marks.
+	cleaned [core.RetentionCancelled + 1]resume
+	swept   resume
+	purged  resumes
 	// countLimits are smaller in a test.
 	countLimits countLimits
 }
@@ -153,7 +157,10 @@ func newStore(db, own *sql.DB, opts Options) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Store{db: db, own: own, opts: opts, stamper: stamper, horizon: newHorizon(), dueTurn: make(chan struct{}, 1), countLimits: defaultCountLimits}, nil
+	return &Store{
+		db: db, own: own, opts: opts, stamper: stamper, horizon: newHorizon(), dueTurn: make(chan struct{}, 1), swept: resume{cheap: lookCheap},
+		countLimits: defaultCountLimits,
+	}, nil
 }
 
 // DB returns the database, for business transactions. Do not close it.
