@@ -290,7 +290,8 @@ func TestOutageOfAllEnds(t *testing.T) {
 	}
 }
 
-// CO-05, CO-19: in an outage of one process another one gets every message within the time that one is away.
+// CO-05, CO-19: in an outage of one process another one gets every message. It shares what comes back with the first
+// one, which probes, so the last message can be away some times.
 func TestOthersGetWhatIsAway(t *testing.T) {
 	t.Parallel()
 	for _, k := range brokers[:2] {
@@ -305,7 +306,7 @@ func TestOthersGetWhatIsAway(t *testing.T) {
 				good.Add(1)
 				return nil
 			}))
-			patience.Pass(t, 3*away)
+			patience.Pass(t, 15*away)
 			if n := good.Load(); n != 30 {
 				t.Errorf("%s: %d of 30 were handled by the other process", k.name, n)
 			}
