@@ -76,7 +76,6 @@ func (l *load) begin(reg *registration, traits *core.SubscriberTraits) {
 	l.few, l.keeps = reg.sub.Concurrency, traits.AttemptsAreDeliveries
 	l.blames.longest = longestAway(reg.asked.RetryDelays, traits)
 	l.bytes, l.unset = mostHeldBytes, reg.holding.unset
-	l.blames.longest = longestAway(reg.asked.RetryDelays, traits)
 	if reg.holding.least > 0 {
 		l.least, l.most = reg.holding.least, reg.sub.Prefetch
 		l.restart(time.Now())

@@ -5,8 +5,8 @@
 //	    kind: postgres
 //	    url: {file: /run/secrets/shop-url}
 //
-// One name means one setting everywhere. The key stores.shop.url is also the environment variable
-// WAYBILL_STORES__SHOP__URL and the flag --set stores.shop.url=... A flag wins over the environment, the environment
+// One name means one setting everywhere. The key stores.shop.source is also the environment variable
+// WAYBILL_STORES__SHOP__SOURCE and the flag --set stores.shop.source=... A flag wins over the environment, the environment
 // over the file, the file over the default.
 //
 // The name of a key is the name of the struct's field in lower case with underscores: MaxMessageBytes is

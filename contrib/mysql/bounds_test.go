@@ -13,7 +13,8 @@ import (
 func TestCleaningBehindAnOldReadView(t *testing.T) {
 	t.Parallel()
 	f := newFlat(t)
-	// Young records of each class stay. A look that ends at none goes on to the first one that is there, of any class.
+	// Young records of each class stay. A look that ends at none goes on to the first one that is there, of any
+	// class.
 	for _, state := range []int{1, 3, 4, 5, 6} {
 		f.exec(fmt.Sprintf(`INSERT INTO waybill_outbox_aside (seq, route, k, slot, state, due_at, ends_at, hold, flags)
 			VALUES (-1000000 - %d, 'r', '', 0, %d, 0, %s + 3600000000, 0, 0)`, state, state, flatNow))
