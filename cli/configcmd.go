@@ -16,8 +16,8 @@ func (c *command) configCommand() *cobra.Command {
 		Long: `config shows the settings that file, environment and flags give together. Secrets are hidden.
 
 A setting has one name everywhere: stores.shop.source in the file is the variable WAYBILL_STORES__SHOP__SOURCE, and
---set stores.shop.source=... as a flag. A flag wins over the environment, the environment over the file. Every user of the
-machine can read flags: a URL with a password belongs in the file, or in one that it names.
+--set stores.shop.source=... as a flag. A flag wins over the environment, the environment over the file. Every user of
+the machine can read flags: a URL with a password belongs in the file, or in one that it names.
 
 config schema prints a JSON Schema, with which editors complete and check the file.`,
 		RunE: func(*cobra.Command, []string) error {
