@@ -312,10 +312,15 @@ func histories(t *testing.T, history func(t *testing.T, rt *rapid.T, seed uint64
 	rapid.Check(t, func(rt *rapid.T) {
 		seed := rapid.Uint64().Draw(rt, "seed")
 		batch := rapid.Bool().Draw(rt, "batch")
-		synctest.Test(t, func(t *testing.T) {
-			patience.BudgetOf(t)
-			history(t, rt, seed, batch)
+		ok := t.Run("", func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				patience.BudgetOf(t)
+				history(t, rt, seed, batch)
+			})
 		})
+		if !ok {
+			rt.Fatal("the test above fails in this history") // rapid prints what it drew, and looks for a smaller one
+		}
 	})
 }
 

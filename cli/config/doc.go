@@ -6,8 +6,8 @@
 //	    url: {file: /run/secrets/shop-url}
 //
 // One name means one setting everywhere. The key stores.shop.source is also the environment variable
-// WAYBILL_STORES__SHOP__SOURCE and the flag --set stores.shop.source=... A flag wins over the environment, the environment
-// over the file, the file over the default.
+// WAYBILL_STORES__SHOP__SOURCE and the flag --set stores.shop.source=... A flag wins over the environment, the
+// environment over the file, the file over the default.
 //
 // The name of a key is the name of the struct's field in lower case with underscores: MaxMessageBytes is
 // max_message_bytes. The fields of an embedded struct stand beside the others. Fields that cannot be written as text,
