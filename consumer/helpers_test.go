@@ -318,8 +318,8 @@ func histories(t *testing.T, history func(t *testing.T, rt *rapid.T, seed uint64
 				history(t, rt, seed, batch)
 			})
 		})
-		if !ok {
-			rt.Fatal("the test above fails in this history") // rapid prints what it drew, and looks for a smaller one
+		if !ok { // rapid prints what it drew, and looks for a smaller history
+			rt.Fatal("the test above fails in this history")
 		}
 	})
 }
