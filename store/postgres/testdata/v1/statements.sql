@@ -2057,9 +2057,6 @@ DELETE FROM "waybill"."waybill_outbox" r
 WHERE r.route = $2 AND r.seq BETWEEN $3 AND $4 AND r.settled_at IS NULL AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = $1)
   AND ((r.seq, r.id) IN (SELECT u.seq, u.id FROM unnest($5::bigint[], $6::text[]) AS u(seq, id))) IS TRUE
 
--- statement outbox.settle.hurry
-SELECT set_config('lock_timeout', '5ms', true), set_config('statement_timeout', $1, true)
-
 -- statement outbox.settle.noticeDone
 WITH l AS MATERIALIZED (
     SELECT c.ctid AS at, c.kind,
@@ -2070,13 +2067,16 @@ WITH l AS MATERIALIZED (
 )
 UPDATE "waybill"."waybill_outbox_notices" c SET slots = l.rest FROM l WHERE c.ctid = l.at AND l.kind = 3 AND l.rest <> 0
 
+-- statement outbox.settle.quickLimits
+SELECT set_config('lock_timeout', '5ms', true), set_config('statement_timeout', $1, true)
+
 -- statement outbox.settle.settle
 WITH u AS MATERIALIZED (
     SELECT * FROM unnest($2::int[], $3::text[], $4::bigint[], $5::text[], $6::bigint[], $7::smallint[], $8::int[], $9::text[],
                          $10::text[], $11::bigint[], $12::boolean[], $13::boolean[], $14::boolean[])
-        AS u(n, route, seq, id, version, state, attempt, reason, error, wait, rejected, blocks, unknown)
+        AS u(n, route, seq, id, version, state, attempt, reason, error, wait, failed, blocks, unknown)
 ), l AS MATERIALIZED (
-    SELECT u.*, r.at, u.state NOT IN (3, 5) AND NOT u.rejected AND r.holder NOT IN (0, $1) AS others
+    SELECT u.*, r.at, u.state NOT IN (3, 5) AND NOT u.failed AND r.holder NOT IN (0, $1) AS others
     FROM u CROSS JOIN LATERAL (
         SELECT r.ctid AS at, CASE WHEN r.hold = 0 THEN 0 ELSE coalesce((SELECT ho.session FROM "waybill"."waybill_outbox_members" ho WHERE ho.session = r.hold), 0) END AS holder FROM "waybill"."waybill_outbox" r
         WHERE r.route = u.route AND r.seq = u.seq AND r.id = u.id AND r.settled_at IS NULL AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = $1)
@@ -2088,12 +2088,12 @@ WITH u AS MATERIALIZED (
 ), w AS (
     UPDATE "waybill"."waybill_outbox" r
     SET state = l.state, version = r.version + 1, hold = 0, held_since = NULL,
-        attempts = r.attempts + l.attempt, crashes = CASE WHEN l.rejected THEN 0 ELSE r.crashes END,
+        attempts = r.attempts + l.attempt, crashes = CASE WHEN l.failed THEN 0 ELSE r.crashes END,
         reason = l.reason, blocks = l.blocks AND r.key <> '', maybe_sent = r.maybe_sent OR l.unknown OR r.crashes > 0,
         settled_at = CASE WHEN l.state IN (3, 5) THEN clock_timestamp() END,
-        retry = l.state NOT IN (3, 5) AND (l.rejected OR r.retry),
+        retry = l.state NOT IN (3, 5) AND (l.failed OR r.retry),
         due_at = CASE WHEN l.state IN (3, 5) THEN NULL
-                      WHEN l.rejected OR r.retry AND r.hold = $1 THEN clock_timestamp() + l.wait * interval '1 microsecond'
+                      WHEN l.failed OR r.retry AND r.hold = $1 THEN clock_timestamp() + l.wait * interval '1 microsecond'
                       ELSE r.due_at END,
         last_error = CASE WHEN l.error <> '' THEN l.error ELSE r.last_error END,
         last_error_at = CASE WHEN l.error <> '' THEN clock_timestamp() ELSE r.last_error_at END
@@ -2108,7 +2108,7 @@ SELECT u.n, CASE WHEN u.n IN (SELECT d.n FROM d UNION ALL SELECT w.n FROM w UNIO
     FROM "waybill"."waybill_outbox" r WHERE r.route = u.route AND r.seq = u.seq), (u.state <> 3)::int) END
 FROM u
 
--- statement outbox.settle.slow
+-- statement outbox.settle.slowLimits
 SELECT set_config('lock_timeout', least($1::int, 2000)::text, true), set_config('statement_timeout', $1::int::text, true)
 
 -- statement sqlinbox.mark
