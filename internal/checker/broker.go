@@ -51,8 +51,8 @@ func (b *Publisher) Traits() core.PublisherTraits { return b.q.Traits }
 
 // Publish lets the batch arrive, or some of it, and tells the truth, or nothing.
 func (b *Publisher) Publish(ctx context.Context, batch []waybill.Envelope) core.Results {
-	b.p.stand(ctx)
-	defer b.p.stand(ctx)
+	b.p.stand()
+	defer b.p.stand()
 	if b.p.dead.Load() || ctx.Err() != nil {
 		return core.AllFailed(len(batch), errDown)
 	}
@@ -179,7 +179,7 @@ func (r *Refuser) Unwrap() any { return r.Publisher }
 
 // Publish publishes what it does not refuse, and nothing behind a refused message of its key.
 func (r *Refuser) Publish(ctx context.Context, batch []waybill.Envelope) core.Results {
-	r.p.stand(ctx)
+	r.p.stand()
 	if r.p.dead.Load() {
 		return core.AllFailed(len(batch), errDown)
 	}
@@ -211,7 +211,7 @@ func (r *Refuser) Publish(ctx context.Context, batch []waybill.Envelope) core.Re
 			r.p.ledger.Refused(r.route, batch[i].ID, err)
 		}
 	}
-	r.p.stand(ctx)
+	r.p.stand()
 	if r.p.dead.Load() {
 		return core.AllFailed(len(batch), errDown)
 	}

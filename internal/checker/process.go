@@ -14,6 +14,7 @@ type Process struct {
 	Name     string
 	ledger   *Ledger
 	dead     atomic.Bool
+	gone     chan struct{} // closed when it is dead
 	doomed   atomic.Bool
 	dice     [8]*Dice     // a die a kind of call, since kinds run side by side
 	spell    atomic.Int64 // its end
@@ -28,7 +29,7 @@ type Process struct {
 
 // NewProcess returns a process with dice of its own.
 func NewProcess(l *Ledger, name string, seed, actor uint64, calm *atomic.Bool) *Process {
-	p := &Process{Name: name, ledger: l}
+	p := &Process{Name: name, ledger: l, gone: make(chan struct{})}
 	for i := range p.dice {
 		p.dice[i] = NewDice(seed, actor<<8+uint64(i), calm)
 	}
@@ -49,6 +50,7 @@ func (p *Process) Kill() {
 		return
 	}
 	p.ledger.Note("kill %s", p.Name)
+	close(p.gone)
 	p.disconnect()
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -92,14 +94,16 @@ func (p *Process) Cut(d time.Duration) {
 	p.disconnect()
 }
 
-// stand returns when the process runs.
-func (p *Process) stand(ctx context.Context) {
-	for {
-		d := time.Until(time.Unix(0, p.frozen.Load()))
-		if d <= 0 {
+// stand returns when the process runs, or is dead: nothing that it does happens any more.
+func (p *Process) stand() {
+	for d := time.Until(time.Unix(0, p.frozen.Load())); d > 0; d = time.Until(time.Unix(0, p.frozen.Load())) {
+		t := time.NewTimer(d)
+		select {
+		case <-t.C:
+		case <-p.gone:
+			t.Stop()
 			return
 		}
-		pause(context.WithoutCancel(ctx), d)
 	}
 }
 
@@ -115,7 +119,7 @@ func (p *Process) renewed(sent time.Time, m *core.Member) {
 // do makes one call with its faults. ok is false if the caller gets no answer.
 func do[T any](ctx context.Context, p *Process, d *Dice, f *Faults, fn func(ctx context.Context) T) (answer T, ok bool) {
 	var none T
-	p.stand(ctx)
+	p.stand()
 	if p.dead.Load() || p.isCut() {
 		pause(ctx, d.Up(f.Latency))
 		return none, false
@@ -147,7 +151,7 @@ func do[T any](ctx context.Context, p *Process, d *Dice, f *Faults, fn func(ctx 
 	if d.Roll(f.Delay) {
 		pause(ctx, d.Up(f.MaxDelay))
 	}
-	p.stand(ctx)
+	p.stand()
 	if p.dead.Load() || p.isCut() || ctx.Err() != nil || d.Roll(f.After) {
 		return none, false
 	}

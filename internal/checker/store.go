@@ -177,7 +177,7 @@ func (s *Store) Acquire(ctx context.Context) (token int64, lost <-chan struct{},
 // Wait waits, fails, or returns early.
 func (s *Store) Wait(ctx context.Context, routes []string, limit time.Duration) (core.WakeCause, error) {
 	d := s.p.dice[6]
-	s.p.stand(ctx)
+	s.p.stand()
 	switch {
 	case s.p.dead.Load(), s.p.isCut():
 		pause(ctx, limit)
@@ -188,6 +188,6 @@ func (s *Store) Wait(ctx context.Context, routes []string, limit time.Duration) 
 		return core.WakeNotify, nil
 	}
 	cause, err := s.waiter.Wait(ctx, routes, limit)
-	s.p.stand(ctx)
+	s.p.stand()
 	return cause, err
 }
