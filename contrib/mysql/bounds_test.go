@@ -2,6 +2,7 @@ package waybillmysql_test
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -46,7 +47,10 @@ func TestCleaningBehindAnOldReadView(t *testing.T) {
 	f.rest(time.Second)
 	after := costs()
 	for _, call := range []string{"clean", "purge the inbox"} {
-		x, y := mean(before[call]), mean(after[call])
+		// The usual call counts: once in some runs the server chooses another index for one of them.
+		slices.Sort(before[call])
+		slices.Sort(after[call])
+		x, y := before[call][len(before[call])/2], after[call][len(after[call])/2]
 		if t.Logf("%s: %.0f pages, %.0f behind what is gone", call, x, y); y > x+40 {
 			t.Errorf("%s: looks at %.0f pages behind what is gone, and %.0f before", call, y, x)
 		}
