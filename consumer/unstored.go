@@ -49,6 +49,7 @@ func (o *unstored) stored(m *message) {
 //	-----------------------------------|-------------------------------------------------------------
 //	lease lost, invalid, closed        | is dropped: the receiver does not hold the message
 //	locked by another program          | is stored by a settle of its own, which others do not wait for
+//	a retry that costs no attempt      | becomes a release: it decides nothing
 //	at a stop: done, release           | is dropped: the receiver releases the message when it closes
 //	release                            | is tried again by itself, after a delay
 //	any other, also of a yielding key  | is kept until the pause that it begins is over
@@ -59,6 +60,9 @@ func (r *runner) retrySettle(m *message, ack core.Ack, err error) bool {
 		return false // the receiver does not hold it
 	case errors.Is(err, core.ErrBusy):
 		r.settleAlone(m, ack)
+		return true
+	case ack.Free: // it decides nothing, and a broker that takes no copies now lets the message go back all the same
+		r.queueSettle(m, core.AckRelease(m.d))
 		return true
 	case r.stopping && (ack.Verdict == core.VerdictRelease || ack.Verdict == core.VerdictDone):
 		return false // the receiver releases it when it is closed
