@@ -61,7 +61,7 @@ func (r *runner) retrySettle(m *message, ack core.Ack, err error) bool {
 	case errors.Is(err, core.ErrBusy):
 		r.settleAlone(m, ack)
 		return true
-	case ack.Free: // it decides nothing, and a broker that takes no copies now lets the message go back all the same
+	case ack.Free: // a broker that takes no copies lets the message go back all the same
 		r.queueSettle(m, core.AckRelease(m.d))
 		return true
 	case r.stopping && (ack.Verdict == core.VerdictRelease || ack.Verdict == core.VerdictDone):
