@@ -49,7 +49,7 @@ func (o *unstored) stored(m *message) {
 //	-----------------------------------|-------------------------------------------------------------
 //	lease lost, invalid, closed        | is dropped: the receiver does not hold the message
 //	locked by another program          | is stored by a settle of its own, which others do not wait for
-//	a retry that costs no attempt      | becomes a release: it decides nothing
+//	a retry that costs no attempt      | becomes a release that is tried after a delay: it decides nothing
 //	at a stop: done, release           | is dropped: the receiver releases the message when it closes
 //	release                            | is tried again by itself, after a delay
 //	any other, also of a yielding key  | is kept until the pause that it begins is over
@@ -61,9 +61,8 @@ func (r *runner) retrySettle(m *message, ack core.Ack, err error) bool {
 	case errors.Is(err, core.ErrBusy):
 		r.settleAlone(m, ack)
 		return true
-	case ack.Free: // a broker that takes no copies lets the message go back all the same
-		r.queueSettle(m, core.AckRelease(m.d))
-		return true
+	case ack.Free: // a broker that takes no copies lets the message go back
+		return r.retrySettle(m, core.AckRelease(m.d), err)
 	case r.stopping && (ack.Verdict == core.VerdictRelease || ack.Verdict == core.VerdictDone):
 		return false // the receiver releases it when it is closed
 	case ack.Verdict == core.VerdictRelease && m.yields == nil:

@@ -90,6 +90,50 @@ func TestVerdictIsStoredAgain(t *testing.T) {
 	}
 }
 
+// CO-05: a broker that takes no copies, as RabbitMQ during an alarm, keeps no subscription paused: a message that cannot
+// be sent away goes back. One that meets outages alone comes again seldom all the same.
+func TestOutageWithoutCopies(t *testing.T) {
+	t.Parallel()
+	for _, alone := range []bool{false, true} {
+		t.Run(fmt.Sprint("alone ", alone), func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				b := declared(t)
+				began := time.Now()
+				b.settle = func(acks []core.Ack) error {
+					if d := time.Since(began); acks[0].Verdict == core.VerdictRetry && (!alone || d > time.Minute) {
+						return errBoom
+					}
+					return nil
+				}
+				var good seen[string]
+				stop := start(t, b, consumer.Options{Concurrency: 2}, waybill.Subscription{}, handle(func(_ context.Context, d *waybill.Delivery) error {
+					if time.Since(began) < 5*time.Minute && (!alone || d.Envelope.ID == "id-2") {
+						return waybill.Outage(errBoom)
+					}
+					good.add(d.Envelope.ID)
+					return nil
+				}))
+				b.publish(t, 3)
+				patience.Pass(t, 4*time.Minute)
+				b.send(t, messages(4)[3:]...)
+				patience.Pass(t, time.Minute-time.Second)
+				if n := len(good.all()); alone && n != 3 {
+					t.Errorf("%d of 3 are handled beside a message that meets outages alone", n)
+				}
+				patience.Pass(t, time.Minute)
+				if n := len(good.all()); n != 4 {
+					t.Errorf("%d of 4 are handled a minute after the outage", n)
+				}
+				if v := b.verdicts(); v[core.VerdictRelease]+v[free] > 1000 {
+					t.Errorf("%v were settled in six minutes", v)
+				}
+				stop()
+			})
+		})
+	}
+}
+
 // CO-18: while a verdict cannot be stored nothing is received, and each pause is longer than the one before.
 func TestVerdictPauses(t *testing.T) {
 	t.Parallel()
