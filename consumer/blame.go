@@ -110,7 +110,7 @@ func (a *blames) handled(m *message) {
 	}
 }
 
-// find returns what is known of m; nil if it has met no outage since it was last handled.
+// find returns the blame of m; nil if m has met no outage since it was last handled.
 func (a *blames) find(m *message) *blame {
 	if len(a.of) == 0 {
 		return nil

@@ -90,8 +90,8 @@ func TestVerdictIsStoredAgain(t *testing.T) {
 	}
 }
 
-// CO-05: a broker that takes no copies, as RabbitMQ during an alarm, keeps no subscription paused: a message that cannot
-// be sent away goes back. One that meets outages alone comes again seldom all the same.
+// CO-05: a broker that takes no copies, as RabbitMQ during an alarm, keeps no subscription paused: a message that
+// cannot be sent away goes back. One that meets outages alone comes again seldom all the same.
 func TestOutageWithoutCopies(t *testing.T) {
 	t.Parallel()
 	for _, alone := range []bool{false, true} {

@@ -10,7 +10,7 @@ import (
 	"github.com/waybill-go/waybill/core"
 )
 
-// CO-05: a message that meets an outage comes again after a minute at most, whatever its retry policy is.
+// CO-05: a message that meets an outage comes again after a minute at most, under every retry policy.
 func TestOutageDelay(t *testing.T) {
 	t.Parallel()
 	const minute = time.Minute

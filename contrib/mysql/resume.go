@@ -12,6 +12,9 @@ const (
 	scratchShare = 20
 )
 
+// Postgres has the same mechanism (store/postgres/resume.go). A module of contrib uses no internal package of Waybill:
+// other people's adapters have none either.
+
 // resume remembers where a look that goes from old to new rows has got to. Rows that were deleted stay in the index as
 // long as an open read view keeps them: a look that began anew each time would go over all of them. Now and then it
 // begins anew, since a long transaction can commit rows that are older. Its zero value begins at the beginning. Times

@@ -52,7 +52,7 @@ func retryCountsAndWaits(k *kit) {
 	}
 }
 
-// Without this an outage of what a handler needs uses up the attempts of a message, or its wait ends at once. CO-05.
+// Without this an outage uses up the attempts of a message, or ends its wait at once. CO-05.
 func retryWithoutAttempt(k *kit) {
 	m := k.owner(1)
 	r := m.one(key("k"))

@@ -69,7 +69,7 @@ func dispatched() []mutant {
 		// at the bounds
 		mutant{id: "dispatch-bound-forget", fault: "keys that wait are never forgotten", file: "dispatch/key.go", old: "waits && len(rt.keys) > rt.opts.MaxKeys {", new: "waits && rt == nil {", tests: bounded},
 		mutant{id: "dispatch-bound-room", fault: "reading stops at the bound of keys", file: "dispatch/route.go", old: "if rt.load.bytes >= rt.opts.Bytes {", new: "if rt.load.bytes >= rt.opts.Bytes || len(rt.keys) >= rt.opts.MaxKeys {", tests: bounded},
-		mutant{id: "dispatch-bound-ask", fault: "nobody asks what blocks a key that was forgotten", file: "dispatch/key.go", old: "g != nil && !g.complete {\n\t\t\tk.ask()", new: "g == nil {\n\t\t\tk.ask()", tests: bounded},
+		mutant{id: "dispatch-bound-ask", fault: "the blocking record of a forgotten key is not looked for", file: "dispatch/key.go", old: "g != nil && !g.complete {\n\t\t\tk.ask()", new: "g == nil {\n\t\t\tk.ask()", tests: bounded},
 		mutant{id: "dispatch-bound-asks", fault: "a due retry goes before the store has said what blocks its key", file: "dispatch/key.go", old: "\tif k.asks {\n\t\treturn true\n\t}\n", new: "", tests: "^TestRetryOfAForgottenKeyAsksFirst$"},
 		mutant{id: "dispatch-bound-floor", fault: "a hint passes the records of keys that are forgotten", file: "dispatch/group.go", old: "readAfter := min(g.stable, g.cursor, g.floor)", new: "readAfter := min(g.stable, g.cursor)", tests: bounded},
 		mutant{id: "dispatch-bound-first", fault: "a hint passes the records of a key that the store is asked about", file: "dispatch/key.go", old: "return k.first // resume", new: "return 0 // resume", tests: "^TestHintIsBelowWhatIsAskedAbout$"},

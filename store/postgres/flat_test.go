@@ -5,7 +5,7 @@ package postgres_test
 //
 // The other stores have no such test. A snapshot in SQLite keeps former pages in the log, and a page of today has no
 // row that ended. MongoDB ends a transaction after a minute, and keeps the history of five minutes, by its defaults.
-// MySQL keeps what ended as Postgres does; the test in contrib/mysql counts pages there.
+// MySQL keeps ended records as Postgres does; the test in contrib/mysql counts pages there.
 
 import (
 	"context"

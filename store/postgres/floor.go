@@ -38,7 +38,7 @@ func (f *noticeFloor) look() lookFrom {
 	return lookFrom{f.after, f.round}
 }
 
-// saw takes in the answer to a heartbeat, and returns what holds returns.
+// saw takes in the answer to a heartbeat, and returns the result of holds.
 func (f *noticeFloor) saw(from lookFrom, epoch string, r *drawn) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -102,8 +102,8 @@ func (p *Proxy) connect(ctx context.Context) (*pgx.Conn, error) {
 	return pgx.ConnectConfig(ctx, cfg)
 }
 
-// upstream is a connection to PostgreSQL. The driver may leave a reader behind on one that was slow to write. By Read
-// in its stack a check of goroutines tells it from one of a connection that somebody forgot.
+// upstream is a connection to PostgreSQL. The driver may leave a reader behind on one that was slow to write. The Read
+// in its stack tells it from the reader of a forgotten connection.
 type upstream struct{ net.Conn }
 
 func (u upstream) Read(p []byte) (int, error) { return u.Conn.Read(p) }
