@@ -18,7 +18,7 @@ import (
 //	a message                                   | is away for
 //	--------------------------------------------|----------------------------------------------------------
 //	fails as a probe, and has failed before     | the pause that begins
-//	could probe, and was away in this outage    | Pause.Base for each message that is to blame; once between
+//	could probe, and was away before            | Pause.Base for each message that is to blame; once between
 //	                                            | two probes
 //	fails, and one that began later was handled | a pause of its own; it begins no pause of the subscription,
 //	                                            | and is parked after Options.OutageLimit
@@ -225,13 +225,13 @@ func (r *runner) settleLater(m *message, delay time.Duration) {
 func (r *runner) passes(m *message) time.Duration {
 	a, p := &r.load.blames, &r.pause
 	b := a.find(m)
-	if b == nil || r.sub.InOrder || r.load.keeps {
+	if b == nil || r.sub.InOrder || r.load.keeps || !r.judge.traits.DelaysRetries {
 		return 0
 	}
 	if rest := time.Until(b.due); rest > 0 {
 		return rest
 	}
-	if outages := a.outages.Load(); b.away && p.state == probing && b.passed != outages {
+	if outages := a.outages.Load(); (b.away || b.alone > 0) && p.state == probing && b.passed != outages {
 		b.passed = outages
 		return time.Duration(len(a.of)) * r.opts.Pause.Base
 	}

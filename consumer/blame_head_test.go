@@ -419,3 +419,47 @@ func TestOutageWithoutDelaysRetries(t *testing.T) {
 		stop()
 	})
 }
+
+// CO-05: a message that meets its first outage begins a pause, beside many that are known to meet outages alone, and
+// that come back first and soon. They let others probe, too, so that the pause ends.
+func TestFirstOutageBesideOldOnes(t *testing.T) {
+	t.Parallel()
+	for _, ahead := range []bool{false, true} {
+		t.Run(fmt.Sprint("ahead ", ahead), func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				patience.BudgetOf(t).Time(2*time.Minute, "each message meets many outages")
+				patience.BudgetOf(t).Calls(1000, "pauses of 20 ms")
+				f := &far{bus: declared(t), trip: 5 * time.Millisecond}
+				f.dueFirst = true
+				var on core.Subscriber = f
+				if ahead {
+					on = &sending{f}
+				}
+				var good atomic.Int64
+				o := consumer.Options{Concurrency: 1, Prefetch: 20, Pause: waybill.Backoff{Base: 20 * time.Millisecond, Cap: 100 * time.Millisecond}}
+				stop := start(t, on, o, waybill.Subscription{}, of(false, func(d *waybill.Delivery) error {
+					if strings.HasPrefix(d.Envelope.ID, "bad") {
+						return waybill.Outage(errBoom)
+					}
+					good.Add(1)
+					return nil
+				}))
+				defer stop()
+				for i := range 24 {
+					f.send(t, messages(1, waybill.ID(fmt.Sprint("bad-", i)))...)
+				}
+				f.publish(t, 3)
+				patience.Pass(t, 30*time.Second)
+				f.send(t, messages(1, waybill.ID("bad-new"))...)
+				for i := range 10 {
+					f.send(t, messages(1, waybill.ID(fmt.Sprint("later-", i)))...)
+				}
+				patience.Pass(t, time.Minute)
+				if n := good.Load(); n != 13 {
+					t.Errorf("%d of 13 are handled, %+v", n, f.Depth(queue))
+				}
+			})
+		})
+	}
+}
