@@ -138,3 +138,33 @@ func TestActionsArePinned(t *testing.T) {
 		t.Error("no workflow uses an action")
 	}
 }
+
+// An image is named by its digest, too: a tag can be moved to other content.
+// The image of the Kubernetes example is the reader's own.
+func TestImagesArePinned(t *testing.T) {
+	t.Parallel()
+	image := regexp.MustCompile(`^(?:image: |FROM )(\S+)`)
+	pinned, own := regexp.MustCompile(`^[\w./-]+:[\w.-]+@sha256:[0-9a-f]{64}$`), "waybill:latest"
+	for _, dir := range []string{".github", "deploy"} {
+		found := 0
+		err := filepath.WalkDir(filepath.Join(root(t), dir), func(path string, d os.DirEntry, err error) error {
+			if err != nil || d.IsDir() {
+				return err
+			}
+			text, err := os.ReadFile(path)
+			for n, line := range strings.Split(string(text), "\n") {
+				m := image.FindStringSubmatch(strings.TrimSpace(line))
+				if m == nil || m[1] == own {
+					continue
+				}
+				if found++; !pinned.MatchString(m[1]) {
+					t.Errorf("%s:%d: %s: name the tag and the digest", path, n+1, m[1])
+				}
+			}
+			return err
+		})
+		if err != nil || found == 0 {
+			t.Errorf("%s: %d images were found: %v", dir, found, err)
+		}
+	}
+}
