@@ -27,7 +27,7 @@ type RedriveRequest struct {
 	// InboxRetention is the retention of the consumers' inboxes: an older record could have its effect twice. 0 =
 	// not checked. Age counts from the time when the record was first due.
 	InboxRetention time.Duration
-	// Body is a repaired body for the record; nil = its own. A header then has the print of the message before, so
+	// Body is a repaired body for the record; nil = its own. A header then has the hash of the message before, so
 	// that an inbox does not take the message for another one with the same id. The filter must name one route and
 	// one id. The bound is the store's Limits.MaxBodyBytes.
 	Body []byte

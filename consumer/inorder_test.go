@@ -334,7 +334,7 @@ func TestInOrderEndsBeforeTheBrokerTakesItBack(t *testing.T) {
 		const most = 30 * time.Minute
 		patience.BudgetOf(t).Time(most, "a message waits in place for as long as it may")
 		b := declared(t)
-		b.traits = func(tr *core.SubscriberTraits) { tr.MaxHold = most }
+		b.traits = func(tr *core.SubscriberTraits) { tr.AckTimeout = most }
 		var log sharedtest.Log
 		begin, runs := time.Now(), make(chan time.Duration, 100)
 		o := consumer.Options{Logger: log.Logger(slog.LevelWarn)}

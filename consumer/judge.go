@@ -125,7 +125,7 @@ func (j *judge) decide(ctx context.Context, d *waybill.Delivery, st waybill.Hand
 //
 //  1. Are the attempts spent? Then it is parked.
 //  2. Did the handler ask for a delay (RetryAfter)? Otherwise the policy says when, or that there is no other attempt.
-//  3. How long can it wait? In place for half of MaxHold, since the broker takes it back then; in the broker for
+//  3. How long can it wait? In place for half of AckTimeout, since the broker takes it back then; in the broker for
 //     MaxRetryDelay.
 func (j *judge) retry(d *waybill.Delivery, cause error) verdict {
 	policy, attempt := j.sub.Retry, max(d.Attempt, 1)
@@ -137,7 +137,7 @@ func (j *judge) retry(d *waybill.Delivery, cause error) verdict {
 	longest := j.traits.MaxRetryDelay
 	inPlace := j.sub.InOrder && (d.Envelope.Key != "" || !j.traits.DelaysRetries)
 	if inPlace {
-		longest = j.traits.MaxHold / 2 // only this process holds it
+		longest = j.traits.AckTimeout / 2 // only this process holds it
 	}
 	switch {
 	case inPlace && asked:
@@ -162,19 +162,19 @@ func (j *judge) retry(d *waybill.Delivery, cause error) verdict {
 	return verdict{ack: core.AckRetry(d, delay, errtext.WithText(cause, j.text)), status: statusRetried, err: cause, inPlace: inPlace, asked: asked}
 }
 
-// heldFor bounds the delay that a handler asked for, if its message waits in place: by the rest of half of MaxHold
+// heldFor bounds the delay that a handler asked for, if its message waits in place: by the rest of half of AckTimeout
 // after held. The delay of the policy is left to the message in any case: all of them fit into the other half. heldFor
 // returns the delay that was asked for, and whether it changed it.
 func (j *judge) heldFor(v *verdict, held time.Duration) (asked time.Duration, changed bool) {
 	asked = v.ack.Delay
-	if !v.inPlace || !v.asked || j.traits.MaxHold <= 0 {
+	if !v.inPlace || !v.asked || j.traits.AckTimeout <= 0 {
 		return asked, false
 	}
 	least := time.Second
 	if j.sub.Retry.Kind != waybill.BackoffCustom {
 		least = j.sub.Retry.Delay(max(v.ack.Delivery.Attempt, 1))
 	}
-	v.ack.Delay = min(asked, max(j.traits.MaxHold/2-held, least))
+	v.ack.Delay = min(asked, max(j.traits.AckTimeout/2-held, least))
 	return asked, v.ack.Delay < asked
 }
 

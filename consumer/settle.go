@@ -328,7 +328,7 @@ func (r *runner) settleBatch(ctx context.Context, s *session, batch acks) core.R
 			}
 			continue
 		}
-		if errors.Is(err, core.ErrBusy) {
+		if errors.Is(err, core.ErrLocked) {
 			r.log.Event(r.tel.under(ctx, d), slog.LevelWarn, "consumer.settle_locked", "another program has locked the message: its settle waits, and no other one does",
 				append(ofMessage(d), slog.String("step", step))...)
 			continue

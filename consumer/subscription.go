@@ -176,9 +176,9 @@ func checkDelays(sub *waybill.Subscription, traits core.SubscriberTraits) []stri
 	if n := sub.Retry.MaxAttempts(); traits.AttemptsAreDeliveries && sub.MaxDeliveries > 0 && (n == 0 || n > sub.MaxDeliveries) {
 		p = append(p, fmt.Sprintf("MaxDeliveries: %d is less than the attempts of Retry, and this transport counts both as one; raise it, or set fewer attempts", sub.MaxDeliveries))
 	}
-	if total, _ := totalDelay(sub.Retry); retries && sub.InOrder && traits.MaxHold > 0 && total > traits.MaxHold/2 {
+	if total, _ := totalDelay(sub.Retry); retries && sub.InOrder && traits.AckTimeout > 0 && total > traits.AckTimeout/2 {
 		p = append(p, fmt.Sprintf("Retry: the delays add up to %s. With InOrder a message waits for them in place, and the broker takes it back after %s: "+
-			"shorten them to half of that, or raise the broker's limit and declare it", total, traits.MaxHold))
+			"shorten them to half of that, or raise the broker's limit and declare it", total, traits.AckTimeout))
 	}
 	for _, d := range (holding{}).request(sub).RetryDelays {
 		if retries && traits.MaxRetryDelay > 0 && d > traits.MaxRetryDelay {

@@ -183,7 +183,7 @@ func (*queueTelemetry) under(ctx context.Context, d *waybill.Delivery) context.C
 	if d.Envelope.TraceParent == "" && len(d.Envelope.Headers) == 0 {
 		return ctx
 	}
-	return core.ContextOf(ctx, &d.Envelope)
+	return core.ContextWithTrace(ctx, &d.Envelope)
 }
 
 // endSpan ends span with the result of a handler.

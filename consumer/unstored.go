@@ -58,7 +58,7 @@ func (r *runner) retrySettle(m *message, ack core.Ack, err error) bool {
 	switch {
 	case errors.Is(err, waybill.ErrLeaseLost), errors.Is(err, waybill.ErrInvalid), errors.Is(err, waybill.ErrClosed):
 		return false // the receiver does not hold it
-	case errors.Is(err, core.ErrBusy):
+	case errors.Is(err, core.ErrLocked):
 		r.settleAlone(m, ack)
 		return true
 	case ack.Free: // a broker that takes no copies lets the message go back

@@ -47,8 +47,8 @@ type Waiter interface {
 	Wait(ctx context.Context, routes []string, limit time.Duration) (WakeCause, error)
 }
 
-// System is OpenTelemetry's messaging.system for the outbox, and for transports that are no [Describer].
-const System = "waybill"
+// MessagingSystem is OpenTelemetry's messaging.system for the outbox, and for transports that are no [Describer].
+const MessagingSystem = "waybill"
 
 // Describer names the system behind a transport for telemetry. Without it the name is [System].
 type Describer interface {
@@ -72,7 +72,7 @@ func DescriptionOf(transport any) Description {
 	if d, ok := As[Describer](transport); ok {
 		return d.Describe()
 	}
-	return Description{System: System}
+	return Description{System: MessagingSystem}
 }
 
 // Destination returns the messaging.destination.name of topic, and of the queue on the consumer's side.

@@ -31,7 +31,7 @@ func TestEnumerationsHaveNames(t *testing.T) {
 		},
 		{core.EventNone, core.EventStaged, core.EventHandedOut, core.EventRequeued, core.Event(200)},
 		{core.HoldGranted, core.HoldLocked, core.HoldGone, core.HoldStatus(200)},
-		{core.NoticeKey, core.NoticeRecord, core.NoticeFrom, core.NoticeDecide, core.NoticeKind(200)},
+		{core.NoticeKey, core.NoticeRecord, core.NoticeReread, core.NoticeDecide, core.NoticeKind(200)},
 		{core.BlockedByRetry, core.BlockedByAbandoned, core.BlockedByHold, core.BlockReason(200)},
 	} {
 		seen := map[string]bool{}

@@ -29,29 +29,29 @@ type Inbox[Tx any] interface {
 // method that takes keys begins with [CheckInboxKeys].
 type InboxKey struct {
 	Consumer, Source, ID string
-	// Print is a short hash of the message's content, up to 16 bytes, which tells a message that comes again from
-	// another one with the same id. It is kept with the mark, and is no part of the identity. Empty = unknown.
-	Print string
+	// ContentHash is a short hash of the message's content, up to 16 bytes, which tells a message that comes again
+	// from another one with the same id. It is kept with the mark, and is no part of the identity. Empty = unknown.
+	ContentHash string
 }
 
-// Bare returns k without its print: the part that identifies the effect.
-func (k InboxKey) Bare() InboxKey {
-	k.Print = ""
+// WithoutHash returns k without its ContentHash: the part that identifies the effect.
+func (k InboxKey) WithoutHash() InboxKey {
+	k.ContentHash = ""
 	return k
 }
 
-// PrintBytes returns the print, or nil if it is unknown.
-func (k *InboxKey) PrintBytes() []byte {
-	if k.Print == "" {
+// ContentHashBytes returns the ContentHash, or nil if it is unknown.
+func (k *InboxKey) ContentHashBytes() []byte {
+	if k.ContentHash == "" {
 		return nil
 	}
-	return []byte(k.Print)
+	return []byte(k.ContentHash)
 }
 
-// Again returns the status of a key that is marked, with the print that the mark has kept (empty = none):
-// InboxConflict if both prints are known and differ, or else InboxDuplicate.
-func (k *InboxKey) Again(kept []byte) InboxStatus {
-	if k.Print != "" && len(kept) > 0 && string(kept) != k.Print {
+// StatusOfMarked returns the status of a key that is marked already, with the hash that the mark has kept (empty =
+// none): InboxConflict if both hashes are known and differ, or else InboxDuplicate.
+func (k *InboxKey) StatusOfMarked(kept []byte) InboxStatus {
+	if k.ContentHash != "" && len(kept) > 0 && string(kept) != k.ContentHash {
 		return InboxConflict
 	}
 	return InboxDuplicate

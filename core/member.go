@@ -85,8 +85,8 @@ type Transfer struct {
 
 // Membership lists the members and the partitions with their owners.
 type Membership struct {
-	// Known reports that the caller's session is a member. If not, it was removed, or it never joined.
-	Known      bool
+	// IsMember reports that the caller's session is a member. If not, it was removed, or it never joined.
+	IsMember   bool
 	Epoch      string
 	Members    []Member
 	Partitions []PartitionState

@@ -12,8 +12,8 @@ import (
 
 // The reasons why an outcome was not applied; matched with errors.Is. They are answers, not failures.
 var (
-	// ErrBusy reports a record that a caller's transaction has locked alone: send the outcome again.
-	ErrBusy = errors.New("busy: a transaction has locked the record")
+	// ErrLocked reports a record that a caller's transaction has locked alone: send the outcome again.
+	ErrLocked = errors.New("locked: a transaction has locked the record")
 	// ErrChanged reports a record that no longer matches the outcome: it is gone, settled, or has another version.
 	ErrChanged = errors.New("changed: the record is no longer what was handed out")
 	// ErrFenced reports a session that was removed, or that neither owns the record's partition nor holds the
@@ -21,17 +21,17 @@ var (
 	ErrFenced = errors.New("fenced: the session was removed, or the record's partition is another's")
 )
 
-// Refused returns the error for an outcome of ref that changed nothing. why is [ErrBusy], [ErrChanged] or [ErrFenced].
-// The class is rejected. op is the operation: "waybill/postgres: settle".
-func Refused(op string, ref Ref, why error) error {
+// NewOutcomeError returns the error for an outcome of ref that changed nothing. why is [ErrLocked], [ErrChanged] or
+// [ErrFenced]. The class is rejected. op is the operation: "waybill/postgres: settle".
+func NewOutcomeError(op string, ref Ref, why error) error {
 	return &waybill.Error{
 		Op: fmt.Sprintf("%s %q on route %q", op, ref.ID, ref.Route), Class: waybill.ClassRejected, Err: why,
 	}
 }
 
-// Fenced returns the error for a session that changed nothing because it is no longer a member, or does not own what it
-// asks for. It matches [ErrFenced]; the class is rejected.
-func Fenced(op string, self Session) error {
+// NewFencedError returns the error for a session that changed nothing because it is no longer a member, or does not own
+// what it asks for. It matches [ErrFenced]; the class is rejected.
+func NewFencedError(op string, self Session) error {
 	return &waybill.Error{Op: fmt.Sprintf("%s by session %d", op, self), Class: waybill.ClassRejected, Err: ErrFenced}
 }
 
@@ -63,14 +63,14 @@ type OutboxStore interface {
 	// member, each of another partition, can run at once.
 	ReleasePartition(ctx context.Context, self Session, partition PartitionState, out []Ref) (bool, error)
 	// Due looks for records that have come due in parts; it leaves out slots that self does not own. It holds and
-	// returns up to limit retries, first those that self holds already, unless the part says DueNew. Up to limit
-	// timers get a new number, greater than any drawn before. These are then ready, and the engine reads them
+	// returns up to limit retries, first those that self holds already, unless the part says DueExcludeHeld. Up to
+	// limit timers get a new number, greater than any drawn before. These are then ready, and the engine reads them
 	// like any staged record. Locked records stay for a later Due. With a limit below 1 it does nothing but answer
 	// NextIn.
 	Due(ctx context.Context, self Session, parts []RouteSlots, limit int) (DueResult, error)
-	// Settle persists outcomes and returns one result each: nil, ErrBusy, ErrChanged, ErrFenced, or the error that
-	// prevented it. One failed outcome leaves the others alone, unless the error is an outage. EventConfirmed needs
-	// a live session and (sequence, id); it returns nil for a record that is gone. All others also need the
+	// Settle persists outcomes and returns one result each: nil, ErrLocked, ErrChanged, ErrFenced, or the error
+	// that prevented it. One failed outcome leaves the others alone, unless the error is an outage. EventConfirmed
+	// needs a live session and (sequence, id); it returns nil for a record that is gone. All others also need the
 	// version, and that self owns the record's partition or holds the record. A Release changes nothing while
 	// another live session holds the record. The zero Outcome is refused alone. Where published records are kept,
 	// no outcome brings one back.
@@ -103,8 +103,8 @@ type RouteSlots struct {
 	// DueWithin has a Due look only for records that came due no longer ago than this; 0 = for all. A store can
 	// ignore it. Older records do not count in NextIn.
 	DueWithin time.Duration
-	// DueNew has a Due leave out the retries that self holds already.
-	DueNew bool
+	// DueExcludeHeld has a Due leave out the retries that self holds already.
+	DueExcludeHeld bool
 }
 
 // Partition is the range of slots [From, To) of a route. At most one member owns it.
@@ -140,20 +140,21 @@ type Record struct {
 	// Envelope is the message to publish. If Err is set, it holds the parts that could be read.
 	Envelope waybill.Envelope
 	Slot     uint8
-	// Attempts counts refusals by the broker or the handler, Deliveries counts holds by a HoldRequest with Deliver,
-	// and Crashes counts the members that were removed while they held it.
+	// Attempts counts refusals by the broker or the handler, Deliveries counts holds with
+	// HoldRequest.CountDelivery, and Crashes counts the members that were removed while they held it.
 	Attempts, Deliveries, Crashes int
 	// Failed reports that it has an error from an earlier attempt of any member.
 	Failed bool
 	// Cancellable: it can be cancelled or replaced although it is due, so it must be held before it is handed out.
 	Cancellable bool
-	// Holder is the live session that holds it; 0 = none. A hold of a removed session does not count.
-	Holder Session
+	// HeldBy is the live session that holds it; 0 = none. A hold of a removed session does not count.
+	HeldBy Session
 	// Age is the time since it first became due, retries notwithstanding, by the store's clock.
 	Age time.Duration
-	// Life is the time until it expires, by the store's clock; 0 or less = expired. Valid only if Expires is set.
-	Expires bool
-	Life    time.Duration
+	// ExpiresIn is the time until it expires, by the store's clock; 0 or less = expired. Valid only if Expires is
+	// set.
+	Expires   bool
+	ExpiresIn time.Duration
 	// Err is not nil when the store could not read the row. It must be abandoned with [waybill.ReasonUndecodable].
 	Err error
 }
@@ -179,5 +180,5 @@ type BlockedRecord struct {
 	Slot   uint8
 	Key    string
 	Why    BlockReason
-	Holder Session
+	HeldBy Session
 }

@@ -7,7 +7,7 @@ import (
 )
 
 // Outcome is the engine's decision about one record. It is built only by [Published], [Retry], [Abandon], [Cancel],
-// [Release] and [NoticeDone]; stores persist it. The zero value is not an outcome.
+// [Release] and [DeleteNotice]; stores persist it. The zero value is not an outcome.
 type Outcome struct {
 	ref     Ref
 	slot    uint8
@@ -78,8 +78,8 @@ func Release(r *Record, in time.Duration, unknown bool) Outcome {
 	return o
 }
 
-// NoticeDone reports that a notice was acted on. The store deletes it. It needs only a live session.
-func NoticeDone(c *Notice) Outcome {
+// DeleteNotice reports that a notice was acted on. The store deletes it. It needs only a live session.
+func DeleteNotice(c *Notice) Outcome {
 	return Outcome{ref: Ref{Route: c.Route, Seq: c.Seq, ID: c.ID}, slot: c.Slot, notice: c.Number}
 }
 
@@ -96,11 +96,11 @@ func (o *Outcome) Ref() Ref { return o.ref }
 // Slot returns the record's slot.
 func (o *Outcome) Slot() uint8 { return o.slot }
 
-// Notice returns the number of the notice that was acted on; 0 for the outcome of a record.
-func (o *Outcome) Notice() int64 { return o.notice }
+// NoticeNumber returns the number of the notice that was acted on; 0 for the outcome of a record.
+func (o *Outcome) NoticeNumber() int64 { return o.notice }
 
-// Stamp returns the record's HLC stamp (0 = none), for stores that keep a high-water mark.
-func (o *Outcome) Stamp() int64 { return o.stamp }
+// HLC returns the record's HLC stamp (0 = none), for stores that keep a high-water mark.
+func (o *Outcome) HLC() int64 { return o.stamp }
 
 // Event returns the event of the state machine.
 func (o *Outcome) Event() Event { return o.event }

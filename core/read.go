@@ -9,35 +9,35 @@ import (
 
 // ReadRequest is one call of Read.
 type ReadRequest struct {
-	// Last is the greatest ReadResult.Last of this Epoch that the caller has seen; it selects no records. The
-	// result has Upper if more numbers were drawn since.
-	Last int64
-	// LastNotice is the greatest ReadResult.LastNotice of this Epoch that the caller has seen. The result has
-	// Upper, too, if more notices were numbered since. Those with a number up to AfterNotice need not come; a store
-	// can ignore it.
-	LastNotice, AfterNotice int64
+	// SeenSeq is the greatest ReadResult.LastSeq of this Epoch that the caller has seen; it selects no records. The
+	// result has UpperTx if more numbers were drawn since.
+	SeenSeq int64
+	// SeenNotice is the greatest ReadResult.LastNotice of this Epoch that the caller has seen. The result has
+	// UpperTx, too, if more notices were numbered since. Those with a number up to AfterNotice need not come; a
+	// store can ignore it.
+	SeenNotice, AfterNotice int64
 	// Slots are slots of routes; the result tells which of them the session owns.
 	Slots []RouteSlots
 	// NewlyOwned asks for every waiting record of these slots: retries and blocking records that have a key, and
 	// the records, keyed or not, that other live sessions hold. They come by sequence, above NewlyOwnedAfter, up to
-	// Limit.
+	// BlockedLimit.
 	NewlyOwned      []RouteSlots
 	NewlyOwnedAfter int64
-	// Blocks are the routes on which an abandoned record blocks its key, as [waybill.Reason.Blocks] says.
-	Blocks []string
+	// BlockingRoutes are the routes on which an abandoned record blocks its key, as [waybill.Reason.Blocks] says.
+	BlockingRoutes []string
 	// Ranges, Keys and Recheck are the records to read. Each range has its own limit, and its own bytes.
 	Ranges  []Range
 	Keys    []KeyRange
 	Recheck []Ref
-	// Limit bounds ReadResult.Blocked alone. A limit of 0 or less, here and in Ranges and Keys, stands for a bound
-	// of the store's own, or fails.
-	Limit int
+	// BlockedLimit bounds ReadResult.Blocked alone. A limit of 0 or less, here and in Ranges and Keys, stands for a
+	// bound of the store's own, or fails.
+	BlockedLimit int
 	// Bytes bounds the bodies of one range; at least one record is returned, even if it is larger.
 	Bytes int64
 }
 
-// Range asks for the ready records of some slots with From < sequence ≤ To, in order. A record is ready if it is due,
-// and neither settled nor waiting for a time. Held records are ready, too.
+// Range asks for the ready records of some slots with AfterSeq < sequence ≤ UpToSeq, in order. A record is ready if it
+// is due, and neither settled nor waiting for a time. Held records are ready, too.
 type Range struct {
 	RouteSlots
 	From, To int64
@@ -49,8 +49,8 @@ type Range struct {
 	Limit     int
 }
 
-// KeyRange asks for the ready records of one key with From < sequence ≤ To, in order, and for all records of any
-// sequence that block the key.
+// KeyRange asks for the ready records of one key with AfterSeq < sequence ≤ UpToSeq, in order, and for all records of
+// any sequence that block the key.
 type KeyRange struct {
 	Route, Key string
 	From, To   int64
@@ -59,8 +59,8 @@ type KeyRange struct {
 
 // ReadResult is the answer to a ReadRequest, from one snapshot.
 type ReadResult struct {
-	// Known reports that the caller's session is a member. If not, the rest is empty.
-	Known bool
+	// IsMember reports that the caller's session is a member. If not, the rest is empty.
+	IsMember bool
 	// Suspected reports that another member has suspected the caller.
 	Suspected bool
 	// Epoch changes after a database went back: after a fail-over, or a restore that was declared.
@@ -80,23 +80,23 @@ type ReadResult struct {
 	// Notices are the notices of ReadRequest.Slots, the first 1,000 of them.
 	Notices []Notice
 	// LastNotice is the last number of a notice that was drawn when the snapshot was taken, or a later one; 0 if
-	// the store does not tell. What Next, Upper and Running say of sequences holds for these numbers, too.
+	// the store does not tell. What NextTx, UpperTx and RunningTxs say of sequences holds for these numbers, too.
 	LastNotice int64
 
-	// Last is the last sequence that was drawn when the snapshot was taken, or a later one. No record of the
+	// LastSeq is the last sequence that was drawn when the snapshot was taken, or a later one. No record of the
 	// snapshot has a greater one.
-	Last int64
-	// Next, Upper and Running are transaction ids, no sequences. They tell which numbers the snapshot does not show
-	// yet. A transaction has its id before it draws its first number.
+	LastSeq int64
+	// NextTx, UpperTx and RunningTxs are transaction ids, no sequences. They tell which numbers the snapshot does
+	// not show yet. A transaction has its id before it draws its first number.
 	//
-	// Next: a transaction with an id below Next that is not in Running has ended, and the snapshot shows its
+	// NextTx: a transaction with an id below NextTx that is not in RunningTxs has ended, and the snapshot shows its
 	// committed records.
-	Next int64
-	// Upper: a transaction that can still show a number up to Last has an id below Upper. It is 0 if no number was
-	// drawn since ReadRequest.Last.
-	Upper int64
-	// Running are transactions that have not ended.
-	Running []int64
+	NextTx int64
+	// UpperTx: a transaction that can still show a number up to LastSeq has an id below UpperTx. It is 0 if no
+	// number was drawn since ReadRequest.SeenSeq.
+	UpperTx int64
+	// RunningTxs are transactions that have not ended.
+	RunningTxs []int64
 }
 
 // Records are the answer to a Range. More reports that a limit cut them: there can be more after the last one.
@@ -121,8 +121,8 @@ const (
 	NoticeKey NoticeKind = iota + 1
 	// NoticeRecord: the record is ready again; read it.
 	NoticeRecord
-	// NoticeFrom: records of the route from a sequence on are ready again; read all from there.
-	NoticeFrom
+	// NoticeReread: records of the route from a sequence on are ready again; read all from there.
+	NoticeReread
 	// NoticeDecide: an operator ends the record with Reason; cancel it as soon as it is not out.
 	NoticeDecide
 )
@@ -133,13 +133,13 @@ func (k NoticeKind) String() string {
 }
 
 // Notice tells the owner of a slot that another process changed a record that the owner remembers. The transaction of
-// the change writes it. The owner deletes it by an outcome of [NoticeDone]. A NoticeFrom concerns all owners of its
+// the change writes it. The owner deletes it by an outcome of [DeleteNotice]. A NoticeReread concerns all owners of its
 // route; it stays until each of them has done it.
 type Notice struct {
 	Number int64
 	Kind   NoticeKind
 	Route  string
-	Slot   uint8 // 0 for NoticeFrom, which concerns all
+	Slot   uint8 // 0 for NoticeReread, which concerns all
 	Key    string
 	ID     string
 	Seq    int64
@@ -151,26 +151,27 @@ type HoldRequest struct {
 	// Refs are records of self's partitions to hold: each that still matches the Ref, is live, and is held by no
 	// other session. They can be out already.
 	Refs []Ref
-	// N asks for the next N ready records of Slots that have no key and that no other session holds, in slots of
-	// any owner, in order: first those that self holds and that are not in Out.
-	Slots RouteSlots
-	N     int
-	// Out are the records of Slots that the caller has in memory already.
-	Out []Ref
-	// Bytes bounds the bodies of the N, but for the first one; 0 = unbounded.
+	// KeylessLimit asks for that many ready records of Slots that have no key and that no other session holds, in
+	// slots of any owner, in order: first those that self holds and that are not in ExcludeRefs.
+	Slots        RouteSlots
+	KeylessLimit int
+	// ExcludeRefs are the records of Slots that the caller has in memory already.
+	ExcludeRefs []Ref
+	// Bytes bounds the bodies of the keyless records, but for the first one; 0 = unbounded.
 	Bytes int64
-	// To bounds where the N are looked for, so that a Hold walks over few records that are gone; 0 = everywhere. A
-	// store can ignore it. They are looked for among those with From < sequence ≤ To, and among Passed.
-	From, To int64
-	// Passed are sequences outside of From and To at which the N are looked for, too.
-	Passed []int64
-	// Most bounds the records that the Hold found in the range and did not hold, although they are ready, have no
-	// key and are not in Out: those that another session holds, or a transaction has locked, and those beyond
-	// Bytes. With To the answer has them, each with HoldLocked and without a Record: all those of Passed, and the
-	// first Most of the range, up to the greatest that was held if N were held.
-	Most int
-	// Deliver counts a delivery for each record that self did not hold before.
-	Deliver bool
+	// UpToSeq bounds where keyless records are looked for, so that a Hold walks over few that are gone; 0 =
+	// everywhere. A store can ignore it. It looks for those with AfterSeq < sequence ≤ UpToSeq, and in ExtraSeqs.
+	AfterSeq, UpToSeq int64
+	// ExtraSeqs are sequences outside of AfterSeq and UpToSeq at which keyless records are looked for, too.
+	ExtraSeqs []int64
+	// UnheldLimit bounds the records that the Hold found in the range and did not hold, although they are ready,
+	// have no key and are not in ExcludeRefs: those that another session holds, or a transaction has locked, and
+	// those beyond Bytes. With UpToSeq the answer has them, each with HoldLocked and without a Record: all those of
+	// ExtraSeqs, and the first UnheldLimit of the range, up to the greatest that was held if KeylessLimit were
+	// held.
+	UnheldLimit int
+	// CountDelivery counts a delivery for each record that self did not hold before.
+	CountDelivery bool
 }
 
 // HoldStatus is the result of a Hold for one record.
@@ -188,12 +189,12 @@ func (g HoldStatus) String() string {
 	return enum.Name("HoldStatus", g, 1, "granted", "locked", "gone")
 }
 
-// HoldResult is one record of a Hold: one for each of HoldRequest.Refs, in their order, or one of the N with its
+// HoldResult is one record of a Hold: one for each of HoldRequest.Refs, in their order, or a keyless one with its
 // record, or one that was found and not held. Of the last kind only the sequence need be set in Ref.
 type HoldResult struct {
 	Ref    Ref
 	Status HoldStatus
-	Record *Record // of N only
+	Record *Record // of keyless ones only
 	// Deliveries is the record's count, this one included.
 	Deliveries int
 }
@@ -206,6 +207,6 @@ type DueResult struct {
 	// TimersReady counts timers that became ready.
 	TimersReady int
 	// NextIn is the time until more records are due; 0 if there are more already, negative if no record waits for a
-	// time. Retries that self holds count if they are due and missing, but for parts with DueNew.
+	// time. Retries that self holds count if they are due and missing, but for parts with DueExcludeHeld.
 	NextIn time.Duration
 }

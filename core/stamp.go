@@ -103,9 +103,9 @@ type StagedRow struct {
 	Cancellable bool
 }
 
-// IDTaken is the error of a Stage whose row has the id of a record of its route with another source. As a duplicate it
-// would be lost without a word. Op is the operation, such as "waybill/postgres: stage".
-func (r *StagedRow) IDTaken(op string) error {
+// IDTakenError is the error of a Stage whose row has the id of a record of its route with another source. As a
+// duplicate it would be lost without a word. Op is the operation, such as "waybill/postgres: stage".
+func (r *StagedRow) IDTakenError(op string) error {
 	return &waybill.Error{
 		Op: op, Class: waybill.ClassPermanent, Reason: waybill.ReasonIDConflict,
 		Err: fmt.Errorf("the id %.80q on route %q is that of a message of another source: put the name of the service into ids that it chooses, "+
@@ -113,9 +113,10 @@ func (r *StagedRow) IDTaken(op string) error {
 	}
 }
 
-// KeyTaken is the error of a Stage whose row has the dedupe key of a live record of its route and topic with another
-// source. As a duplicate it would be lost without a word. Op is the operation, such as "waybill/postgres: stage".
-func (r *StagedRow) KeyTaken(op string) error {
+// KeyTakenError is the error of a Stage whose row has the dedupe key of a live record of its route and topic with
+// another source. As a duplicate it would be lost without a word. Op is the operation, such as "waybill/postgres:
+// stage".
+func (r *StagedRow) KeyTakenError(op string) error {
 	key := r.DedupeKey
 	if _, own, ok := strings.Cut(key, check.TenantEnd); ok {
 		key = own
@@ -127,9 +128,9 @@ func (r *StagedRow) KeyTaken(op string) error {
 	}
 }
 
-// Start begins the span of a Stage call. The messages are stamped under it. The caller ends it with [EndSpan]. Without
-// a configured tracer it costs next to nothing.
-func (s *Stamper) Start(ctx context.Context, messages int) (context.Context, trace.Span) {
+// StartSpan begins the span of a Stage call. The messages are stamped under it. The caller ends it with [EndSpan].
+// Without a configured tracer it costs next to nothing.
+func (s *Stamper) StartSpan(ctx context.Context, messages int) (context.Context, trace.Span) {
 	ctx, span := s.tracer.Start(ctx, "waybill stage", trace.WithSpanKind(trace.SpanKindInternal))
 	if span.IsRecording() {
 		span.SetAttributes(semconv.MessagingBatchMessageCount(messages))
@@ -146,7 +147,7 @@ func (s *Stamper) create(ctx context.Context, e *waybill.Envelope) {
 	if trace.SpanFromContext(ctx).IsRecording() {
 		var span trace.Span
 		ctx, span = s.tracer.Start(ctx, "create "+e.Topic, trace.WithSpanKind(trace.SpanKindProducer), trace.WithAttributes(
-			semconv.MessagingSystemKey.String(System), semconv.MessagingOperationName("create"),
+			semconv.MessagingSystemKey.String(MessagingSystem), semconv.MessagingOperationName("create"),
 			semconv.MessagingOperationTypeCreate, semconv.MessagingDestinationName(e.Topic), semconv.MessagingMessageID(e.ID)))
 		defer span.End()
 	}
@@ -301,9 +302,9 @@ func (s *Stamper) expires(m *waybill.Message, route string, now time.Time) time.
 	return at.UTC().Truncate(time.Microsecond)
 }
 
-// ContextOf returns ctx with the context that e carries: the span that created the message, and the values, such as
-// baggage, that the application's global propagator reads from its headers.
-func ContextOf(ctx context.Context, e *waybill.Envelope) context.Context {
+// ContextWithTrace returns ctx with the context that e carries: the span that created the message, and the values, such
+// as baggage, that the application's global propagator reads from its headers.
+func ContextWithTrace(ctx context.Context, e *waybill.Envelope) context.Context {
 	c := obs.Carried{Parent: e.TraceParent, State: e.TraceState, Headers: e.Headers}
 	return c.Extract(ctx)
 }

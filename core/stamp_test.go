@@ -200,7 +200,7 @@ func TestStampCarriesTraceContext(t *testing.T) { // ST-12
 	spans := tracetest.NewSpanRecorder()
 	tp := sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(spans))
 	s := newStamper(t, func(o *core.StamperOptions) { o.TracerProvider = tp })
-	ctx, span := s.Start(t.Context(), 1)
+	ctx, span := s.StartSpan(t.Context(), 1)
 	e := stampOne(t, s, ctx, waybill.RawMessage("t", "", nil)).Envelope
 	core.EndSpan(span, waybill.ErrClosed)
 	ended := spans.Ended()

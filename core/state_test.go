@@ -197,8 +197,8 @@ func TestOutcomes(t *testing.T) { // DB-01 DB-18
 			t.Errorf("%s: got %s, %s, counts %v, unknown %v, error %q, due in %s, reason %q", name, o.Event(), o.State(),
 				o.CountsAttempt(), o.Unknown(), o.Error(), o.In(), o.Reason())
 		}
-		if o.Ref() != ref || o.Slot() != 3 || o.Stamp() != 42 || o.Notice() != 0 {
-			t.Errorf("%s is about another record: %+v, slot %d, stamp %d, control %d", name, o.Ref(), o.Slot(), o.Stamp(), o.Notice())
+		if o.Ref() != ref || o.Slot() != 3 || o.HLC() != 42 || o.NoticeNumber() != 0 {
+			t.Errorf("%s is about another record: %+v, slot %d, stamp %d, control %d", name, o.Ref(), o.Slot(), o.HLC(), o.NoticeNumber())
 		}
 	}
 }

@@ -142,10 +142,10 @@ type SubscriberTraits struct {
 	// [DeliveryRenewer], every third of HoldFor. Without a DeliveryRenewer it warns of deliveries held for longer
 	// than two thirds.
 	HoldFor time.Duration
-	// MaxHold is after how long the broker takes a delivery back from a receiver that lives and holds it. Nothing
-	// renews it. So with Subscription.InOrder, where a message waits in place for its retries, these must end
-	// before. 0 = no bound.
-	MaxHold time.Duration
+	// AckTimeout is after how long the broker takes a delivery back from a receiver that lives and holds it.
+	// Nothing renews it. So with Subscription.InOrder, where a message waits in place for its retries, these must
+	// end before. 0 = no bound.
+	AckTimeout time.Duration
 	// SingleActive: with Subscription.InOrder one receiver at a time gets the deliveries of a queue, or of a key,
 	// in queue order. It may hold several of them, or one at a time. After a release or the end of that receiver
 	// the next delivery of the key is its oldest message.
@@ -241,7 +241,7 @@ type Receiver interface {
 	// delivery comes again. If it matches [waybill.ErrInvalid], the ack is wrong, and the delivery can still be
 	// settled by a right one. After any other error the receiver still holds the delivery: the caller settles it
 	// again, by the same verdict. A copy that the transport made for the failed settle can then arrive, too. An
-	// error that matches [ErrBusy] is about one delivery, whose record another program has locked: the caller
+	// error that matches [ErrLocked] is about one delivery, whose record another program has locked: the caller
 	// settles it again in a call of its own, which waits for that program.
 	//
 	// A nil result means that the broker has answered; a settle that was only sent is not settled. A protocol can

@@ -53,7 +53,7 @@ func TestMembersOfOtherProcesses(t *testing.T) {
 		page := b.get("/", http.StatusOK)
 		has(t, page, "relay east session 7", "orders 3 of 4", "mails 0 of 2, paused or without its broker, 12 out, the oldest for 1m 30s", "session 8")
 		harmless(t, "/", page)
-		before.Known = false
+		before.IsMember = false
 		if d := cmp.Diff(before, heartbeat(core.HeartbeatRequest{})); d != "" {
 			t.Errorf("the page has changed something at the store: %s", d)
 		}

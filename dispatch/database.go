@@ -22,8 +22,8 @@ type database struct {
 	*env
 	epoch      string              // the name of the database's history; a fail-over or a restore changes it
 	wentBack   bool                // it was restored once: hints mean nothing
-	last       int64               // the greatest ReadResult.Last
-	lastNotice int64               // the greatest ReadResult.LastNotice
+	last       int64               // the greatest ReadResult.LastSeq
+	lastNotice int64               // the greatest ReadResult.LastSeqNotice
 	horizons   []horizon           // in the order of the reads
 	running    map[int64]time.Time // by id of a running transaction: when it was seen first
 	watched    map[int64]bool      // by id: transactions that no longer hold back the late range
@@ -46,7 +46,7 @@ func (db *database) reset() {
 
 // isOlder reports whether a read result is of a database that went back.
 func (db *database) isOlder(result *core.ReadResult) bool {
-	return result.Epoch != db.epoch && db.epoch != "" || result.Last < db.last
+	return result.Epoch != db.epoch && db.epoch != "" || result.LastSeq < db.last
 }
 
 // observe takes in which transactions run. It returns those that are watched from now on, and the least id of those
@@ -57,8 +57,8 @@ func (db *database) observe(result *core.ReadResult) (watch []int64, least int64
 			delete(db.running, id)
 		}
 	}
-	least = result.Next
-	for _, id := range result.Running {
+	least = result.NextTx
+	for _, id := range result.RunningTxs {
 		since, ok := db.running[id]
 		if !ok {
 			since = db.now
@@ -92,20 +92,20 @@ func (db *database) unwatch(result *core.ReadResult) (ended []int64) {
 
 // hasEnded reports whether a read result says that a transaction has ended.
 func hasEnded(result *core.ReadResult, id int64) bool {
-	return id < result.Next && !slices.Contains(result.Running, id)
+	return id < result.NextTx && !slices.Contains(result.RunningTxs, id)
 }
 
 // visible takes in the transactions that a read could not show. It returns the sequence, and the number of a notice, up
 // to which everything is visible, watched transactions apart: both are of the latest horizon whose transactions, those
 // below its upper, have all ended. Transactions with an id below least do not hold it back.
 func (db *database) visible(result *core.ReadResult, least int64) (seq, lastNotice int64) {
-	if upper := result.Upper; upper > 0 {
+	if upper := result.UpperTx; upper > 0 {
 		// At the bound the newest two become one, with the greater numbers: its records are found visible later
 		// than they are.
 		if n := len(db.horizons); n >= db.maxHorizons {
-			db.horizons[n-1] = horizon{result.Last, result.LastNotice, upper}
+			db.horizons[n-1] = horizon{result.LastSeq, result.LastNotice, upper}
 		} else {
-			db.horizons = append(db.horizons, horizon{result.Last, result.LastNotice, upper})
+			db.horizons = append(db.horizons, horizon{result.LastSeq, result.LastNotice, upper})
 		}
 	}
 	n := 0

@@ -196,7 +196,7 @@ func (d *Dispatcher) dueParts() (parts []core.RouteSlots, limit int) {
 		}
 	}
 	for i := range parts {
-		parts[i].DueNew = !repeats
+		parts[i].DueExcludeHeld = !repeats
 		d.byName[parts[i].Route].overdue.repeated = repeats
 	}
 	if !repeats {

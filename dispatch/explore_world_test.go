@@ -271,7 +271,7 @@ func (w *world) posted(id string) *posted {
 // known reports whether a session is a member.
 func (w *world) known(s core.Session) bool {
 	result, err := w.store.Read(context.Background(), s, core.ReadRequest{})
-	return err == nil && result.Known
+	return err == nil && result.IsMember
 }
 
 // send checks that a member may hand a record out now.
@@ -328,12 +328,12 @@ type coarse struct {
 
 func (st *coarse) Read(ctx context.Context, self core.Session, request core.ReadRequest) (core.ReadResult, error) {
 	result, err := st.OutboxStore.Read(ctx, self, request)
-	ended := result.Next - 1
-	for ended > 0 && slices.Contains(result.Running, ended) {
+	ended := result.NextTx - 1
+	for ended > 0 && slices.Contains(result.RunningTxs, ended) {
 		ended--
 	}
-	result.Next = ended + 1
-	result.Running = slices.DeleteFunc(result.Running, func(m int64) bool { return m >= result.Next })
+	result.NextTx = ended + 1
+	result.RunningTxs = slices.DeleteFunc(result.RunningTxs, func(m int64) bool { return m >= result.NextTx })
 	return result, err
 }
 

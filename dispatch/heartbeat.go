@@ -188,12 +188,12 @@ func (d *Dispatcher) heartbeatDone(m *core.HeartbeatRequest, membership *core.Me
 		d.self.renewNow = true
 		return
 	}
-	if m.Leave || d.self.quitting && !membership.Known {
+	if m.Leave || d.self.quitting && !membership.IsMember {
 		d.self.left = true
 		return
 	}
-	if !membership.Known || d.db.epoch != "" && membership.Epoch != "" && membership.Epoch != d.db.epoch {
-		d.db.wentBack = d.db.wentBack || membership.Known
+	if !membership.IsMember || d.db.epoch != "" && membership.Epoch != "" && membership.Epoch != d.db.epoch {
+		d.db.wentBack = d.db.wentBack || membership.IsMember
 		d.rejoin()
 		return
 	}

@@ -261,8 +261,8 @@ func TestPartitionThatComesWhileANoticeRecordGoes(t *testing.T) { // DB-23
 	w := newSmall(t)
 	w.member(100)
 	w.run(50 * time.Millisecond)
-	w.d.notices.open[1] = &core.Notice{Number: 1, Kind: core.NoticeFrom, Route: "r", Seq: 5}
-	w.d.notices.open[2] = &core.Notice{Number: 2, Kind: core.NoticeFrom, Route: "another", Seq: 3}
+	w.d.notices.open[1] = &core.Notice{Number: 1, Kind: core.NoticeReread, Route: "r", Seq: 5}
+	w.d.notices.open[2] = &core.Notice{Number: 2, Kind: core.NoticeReread, Route: "another", Seq: 3}
 	w.d.notices.open[3] = &core.Notice{Number: 3, Kind: core.NoticeKey, Route: "r", Seq: 2, Key: "k"}
 	rt := w.d.byName["r"]
 	w.d.addSlots(rt, 1, 100)

@@ -190,7 +190,7 @@ func (d *Dispatcher) holdCall(items []*Item, next *route, n int) *Call {
 	for _, item := range items {
 		want.Refs = append(want.Refs, item.Record.Ref)
 	}
-	want.Deliver = slices.ContainsFunc(items, func(item *Item) bool { return item.route.Hold })
+	want.CountDelivery = slices.ContainsFunc(items, func(item *Item) bool { return item.route.Hold })
 	if next != nil {
 		next.addNext(&want, n)
 	}

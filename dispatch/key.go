@@ -359,7 +359,7 @@ func (d *Dispatcher) admit(rt *route, rec *core.Record, hazard int64) {
 		return
 	}
 	ordered := rt.ordered() && rec.Envelope.Key != ""
-	foreign := d.foreign(rec.Holder)
+	foreign := d.foreign(rec.HeldBy)
 	if foreign {
 		rt.visitLater(rec.Ref, rec.Slot, rec.Envelope.Key)
 	}
@@ -457,7 +457,7 @@ func (d *Dispatcher) applyKeyPage(rt *route, k *key, from, to int64, excluded bo
 		if rt.known[rec.Seq] != nil || rt.recent.read[rec.Seq] {
 			continue
 		}
-		if d.foreign(rec.Holder) {
+		if d.foreign(rec.HeldBy) {
 			k.block(rec.Seq, core.BlockedByHold)
 			rt.visitLater(rec.Ref, rec.Slot, k.name)
 			continue
@@ -496,7 +496,7 @@ func (rt *route) wait(w *core.BlockedRecord) {
 	if rt.known[w.Seq] != nil || rt.recent.read[w.Seq] {
 		return
 	}
-	foreign := rt.foreign(w.Holder)
+	foreign := rt.foreign(w.HeldBy)
 	if foreign {
 		rt.visitLater(w.Ref, w.Slot, w.Key)
 	}

@@ -41,7 +41,7 @@ func (cs *notices) forget(c *core.Notice) { delete(cs.open, c.Number) }
 // from returns the sequence from which a route is to be read again, but at most readAfter.
 func (cs *notices) from(route string, readAfter int64) int64 {
 	for _, c := range cs.open {
-		if c.Kind == core.NoticeFrom && c.Route == route {
+		if c.Kind == core.NoticeReread && c.Route == route {
 			readAfter = min(readAfter, max(c.Seq-1, 0))
 		}
 	}
@@ -171,7 +171,7 @@ func (d *Dispatcher) readAgain(rt *route, c *core.Notice) {
 		} else {
 			rt.visit(&revisit{ref: core.Ref{Route: c.Route, Seq: c.Seq, ID: c.ID}, slot: c.Slot, at: d.now})
 		}
-	case core.NoticeFrom:
+	case core.NoticeReread:
 		rt.queue.progress.back(max(c.Seq-1, 0))
 		rt.queue.askNow(d.now)
 		for _, g := range rt.groups {
@@ -184,7 +184,7 @@ func (d *Dispatcher) readAgain(rt *route, c *core.Notice) {
 // belong to its next owner. A release whose answer was lost may still be carried out. It then stores the hint that it
 // was sent with.
 func (rt *route) affectedBy(c *core.Notice) bool {
-	if c.Kind == core.NoticeFrom {
+	if c.Kind == core.NoticeReread {
 		return len(rt.groups) > 0 && rt.leaving == 0
 	}
 	return rt.owned().Has(c.Slot) && !rt.isLeaving(c.Slot)

@@ -37,8 +37,8 @@ type Options struct {
 	// Handlers is how many records a table queue can have out; 0 for a relay.
 	Handlers int
 	// Settled, if not nil, is called from Done when the result of a concluded item is known: with nil if its
-	// outcome was stored. It is also called when an item that is out is lost with its session. With core.ErrBusy it
-	// says once that a transaction has locked the record: the outcome is sent again, and its result follows. It
+	// outcome was stored. It is also called when an item that is out is lost with its session. With core.ErrLocked
+	// it says once that a transaction has locked the record: the outcome is sent again, and its result follows. It
 	// must not call the Dispatcher.
 	Settled func(item *Item, err error)
 }

@@ -94,14 +94,14 @@ func TestDueLooksForAll(t *testing.T) { // RL-05
 		w.start()
 		w.run(2 * time.Second)
 		w.within(false)
-		if d := w.due(false); d.DueWithin <= 0 || d.DueWithin > dueMargin+2*time.Second || !d.DueNew {
-			t.Fatalf("nothing has happened, and a Due looks back for %s, and repeats what is held: %t", d.DueWithin, !d.DueNew)
+		if d := w.due(false); d.DueWithin <= 0 || d.DueWithin > dueMargin+2*time.Second || !d.DueExcludeHeld {
+			t.Fatalf("nothing has happened, and a Due looks back for %s, and repeats what is held: %t", d.DueWithin, !d.DueExcludeHeld)
 		}
 		happens(w)
 		all, repeats := false, false
 		for range 10 { // one that was under way may come first
 			d := w.due(false)
-			all, repeats = all || d.DueWithin == 0, repeats || !d.DueNew
+			all, repeats = all || d.DueWithin == 0, repeats || !d.DueExcludeHeld
 		}
 		if !all || !repeats {
 			t.Errorf("%s: a Due looks for all: %t; one repeats what is held: %t", what, all, repeats)
@@ -324,7 +324,7 @@ func TestManyDueAreRepeatedOnce(t *testing.T) {
 	w.call = func(c *Call) {
 		call(c)
 		if op, ok := c.op.(*dueOp); ok {
-			if dues++; !op.parts[0].DueNew {
+			if dues++; !op.parts[0].DueExcludeHeld {
 				repeated++
 			}
 		}

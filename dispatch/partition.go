@@ -31,7 +31,7 @@ func (u *partition) uncertainUpTo() (care int64) {
 
 // affectedBy reports whether a notice of its route concerns the partition.
 func (u *partition) affectedBy(c *core.Notice) bool {
-	return c.Kind == core.NoticeFrom || u.Slots().Has(c.Slot)
+	return c.Kind == core.NoticeReread || u.Slots().Has(c.Slot)
 }
 
 // hint returns a move that stores how far the member has come in the partition.

@@ -96,21 +96,21 @@ func (rt *route) holdScope(s *core.HoldRequest) {
 	room := max(rt.maxPassed-len(m.passed), 0)
 	m.passes = m.stuck && room > 0
 	// A Hold that passes nothing hears only of the first record that others hold: the front stops before that.
-	s.From, s.To, s.Most = m.front, math.MaxInt64, 1
+	s.AfterSeq, s.UpToSeq, s.UnheldLimit = m.front, math.MaxInt64, 1
 	end := m.sent
 	if m.walks {
-		s.From, s.To, end = m.walk.from, m.walk.to, m.walk.to
+		s.AfterSeq, s.UpToSeq, end = m.walk.from, m.walk.to, m.walk.to
 	}
 	// Numbers that were never met go in steps: a sixteenth of them, but not less than a step; fewer after Holds
 	// without an answer.
-	if at := s.From + max(rt.holdStep>>m.fails, (end-s.From)/(holdSteps<<m.fails)); at < end && (m.passes || !m.stuck) {
-		s.To = at
+	if at := s.AfterSeq + max(rt.holdStep>>m.fails, (end-s.AfterSeq)/(holdSteps<<m.fails)); at < end && (m.passes || !m.stuck) {
+		s.UpToSeq = at
 	}
 	if m.passes {
-		s.Most = room
+		s.UnheldLimit = room
 	}
-	s.Passed = sortedSeqs(m.passed)
-	for _, seq := range s.Passed {
+	s.ExtraSeqs = sortedSeqs(m.passed)
+	for _, seq := range s.ExtraSeqs {
 		m.passed[seq] = true
 	}
 }
@@ -125,15 +125,15 @@ func (rt *route) noteProgress(s *core.HoldRequest, got []core.HoldResult, full b
 	m.fails = max(m.fails-1, 0)
 	// seen is how far the Hold has gone over the numbers. left are the records on the way that it met and did not
 	// hold.
-	seen := s.From
+	seen := s.AfterSeq
 	var left []int64
 	for i := range got {
 		switch seq := got[i].Ref.Seq; {
 		case got[i].Record != nil:
-			seen = max(seen, min(seq, s.To))
+			seen = max(seen, min(seq, s.UpToSeq))
 		case m.passed[seq]:
 			m.passed[seq] = false
-		case seq > s.From:
+		case seq > s.AfterSeq:
 			left = append(left, seq)
 		}
 	}
@@ -143,18 +143,18 @@ func (rt *route) noteProgress(s *core.HoldRequest, got []core.HoldResult, full b
 		}
 	}
 	if !full {
-		seen = s.To
+		seen = s.UpToSeq
 	}
 	// Beyond what was visible when the Hold was sent, a record can still appear.
 	if !m.walks {
-		seen = max(min(seen, m.sent), s.From)
+		seen = max(min(seen, m.sent), s.AfterSeq)
 	}
 	// at is how far the next Hold need not look.
 	at := seen
 	switch {
 	case len(left) == 0:
 	case m.passes: // the records in left are asked for by number from now on
-		if len(left) >= s.Most { // the store has told of no more than that
+		if len(left) >= s.UnheldLimit { // the store has told of no more than that
 			at = min(at, left[len(left)-1])
 		}
 		for _, seq := range left {
@@ -167,18 +167,18 @@ func (rt *route) noteProgress(s *core.HoldRequest, got []core.HoldResult, full b
 	}
 	// Records that others hold keep the front back. Unless the end of all numbers is near, the next Hold passes
 	// them.
-	m.stuck = at < seen && (s.To < math.MaxInt64 || seen-at > rt.passSlack)
-	moved := at > s.From
+	m.stuck = at < seen && (s.UpToSeq < math.MaxInt64 || seen-at > rt.passSlack)
+	moved := at > s.AfterSeq
 	switch {
 	case !m.walks:
 		m.front = max(m.front, at)
-	case m.walk.from == s.From:
+	case m.walk.from == s.AfterSeq:
 		m.walk.from, m.moves = at, moved
 	}
 	if m.news < math.MaxInt64 {
 		m.back(m.news)
 	}
-	return m.walks || moved && s.To < math.MaxInt64 || m.moves && m.walk.from < m.walk.to
+	return m.walks || moved && s.UpToSeq < math.MaxInt64 || m.moves && m.walk.from < m.walk.to
 }
 
 // missed notes that a Hold got no answer: the next one goes over less. The records that it has held are behind where it

@@ -22,7 +22,7 @@ func newPassing(t *testing.T, maxPassed int) (w *small, a core.HoldResult) {
 	w.d.noSweeps = true
 	w.d.passSlack, w.d.maxPassed = 3, maxPassed
 	w.stage("", "a")
-	ts, err := w.st.Hold(t.Context(), 1, core.HoldRequest{Slots: core.RouteSlots{Route: "r", Slots: core.AllSlots}, N: 1})
+	ts, err := w.st.Hold(t.Context(), 1, core.HoldRequest{Slots: core.RouteSlots{Route: "r", Slots: core.AllSlots}, KeylessLimit: 1})
 	w.must(err)
 	if len(ts) != 1 || ts[0].Record == nil {
 		t.Fatal("a is not taken")
@@ -234,7 +234,7 @@ func TestTakeInSteps(t *testing.T) { // TQ-04
 	for range 8 {
 		var s core.HoldRequest
 		rt.holdScope(&s)
-		froms = append(froms, fmt.Sprint(s.From, "-", min(s.To, 99)))
+		froms = append(froms, fmt.Sprint(s.AfterSeq, "-", min(s.UpToSeq, 99)))
 		rt.noteProgress(&s, nil, false)
 	}
 	if got := strings.Join(froms, " "); got != "0-4 11-99 4-8 11-99 8-11 11-99 11-99 11-99" {
@@ -245,8 +245,8 @@ func TestTakeInSteps(t *testing.T) { // TQ-04
 	rt.holdScope(&s)
 	w.met().missed()
 	rt.holdScope(&s)
-	if rt.holdScope(&s); s.To != 2 {
-		t.Errorf("after a failure it goes up to %d, want 2", s.To)
+	if rt.holdScope(&s); s.UpToSeq != 2 {
+		t.Errorf("after a failure it goes up to %d, want 2", s.UpToSeq)
 	}
 
 	w, _ = newPassing(t, 3) // one is passed
@@ -278,7 +278,7 @@ func TestTakeThatIsFull(t *testing.T) { // TQ-04
 	m.back(0)
 	take := func(later, first, left int64) {
 		m.walks, m.stuck = false, false
-		want := core.HoldRequest{N: 2}
+		want := core.HoldRequest{KeylessLimit: 2}
 		rt.holdScope(&want)
 		rt.noteProgress(&want, []core.HoldResult{
 			{Ref: core.Ref{Seq: later}, Record: &core.Record{}},
@@ -294,10 +294,10 @@ func TestTakeThatIsFull(t *testing.T) { // TQ-04
 		t.Errorf("with a record that was held before, the walk goes on behind %d, want 2", m.walk.from)
 	}
 	m.pass(99)
-	want := core.HoldRequest{N: 1}
+	want := core.HoldRequest{KeylessLimit: 1}
 	m.walks, m.stuck = false, false
 	rt.holdScope(&want)
-	if rt.noteProgress(&want, []core.HoldResult{{Ref: core.Ref{Seq: 99}, Record: &core.Record{}}}, true); m.walk.from > want.To {
-		t.Errorf("a Hold up to %d has come to %d", want.To, m.walk.from)
+	if rt.noteProgress(&want, []core.HoldResult{{Ref: core.Ref{Seq: 99}, Record: &core.Record{}}}, true); m.walk.from > want.UpToSeq {
+		t.Errorf("a Hold up to %d has come to %d", want.UpToSeq, m.walk.from)
 	}
 }

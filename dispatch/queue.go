@@ -213,15 +213,15 @@ func (d *Dispatcher) nextDue() (at time.Time) {
 }
 
 // addNext adds the next n records of a route without a key to want. It names those that this member has in memory
-// (Out). Other records that this session holds come first: an answer to an earlier Hold was lost.
+// (ExcludeRefs). Other records that this session holds come first: an answer to an earlier Hold was lost.
 func (rt *route) addNext(want *core.HoldRequest, n int) {
-	want.Slots, want.N = core.RouteSlots{Route: rt.Name, Slots: core.AllSlots}, n
-	want.Bytes, want.Deliver = rt.opts.Bytes/4, true
+	want.Slots, want.KeylessLimit = core.RouteSlots{Route: rt.Name, Slots: core.AllSlots}, n
+	want.Bytes, want.CountDelivery = rt.opts.Bytes/4, true
 	rt.holdScope(want)
 	rt.queue.changed = false
 	for _, seq := range sortedSeqs(rt.known) {
 		if item := rt.known[seq]; rt.forAnyMember(item.Record.Envelope.Key) {
-			want.Out = append(want.Out, item.Record.Ref)
+			want.ExcludeRefs = append(want.ExcludeRefs, item.Record.Ref)
 		}
 	}
 }
@@ -242,12 +242,12 @@ func (d *Dispatcher) heldNext(rt *route, want *core.HoldRequest, got []core.Hold
 			continue // it comes again when its outcome is stored
 		}
 		item := rt.newItem(rec)
-		item.held, item.Record.Holder, item.Record.Deliveries = true, d.session, got[i].Deliveries
+		item.held, item.Record.HeldBy, item.Record.Deliveries = true, d.session, got[i].Deliveries
 		d.enqueue(item)
 	}
 	// a store that cut them at Bytes has returned more than half of that, unless a body is larger than the other
 	// half
-	full := n > 0 && (n >= want.N || size > want.Bytes/2)
+	full := n > 0 && (n >= want.KeylessLimit || size > want.Bytes/2)
 	more := rt.noteProgress(want, got, full)
 	switch {
 	case q.changed, full, more:

@@ -140,7 +140,7 @@ func (d *Dispatcher) read() *Call {
 // newReading puts together what is to be read now. Every route with partitions tells its owners and notices, also one
 // that is not due: these cost little, and operators wait. The ranges and keys are of the routes that are due.
 func (d *Dispatcher) newReading() *reading {
-	r := &reading{request: core.ReadRequest{Last: d.db.last, LastNotice: d.db.lastNotice, AfterNotice: d.notices.ask(), Limit: d.waitingPage, Bytes: d.opts.Bytes / 4}}
+	r := &reading{request: core.ReadRequest{SeenSeq: d.db.last, SeenNotice: d.db.lastNotice, AfterNotice: d.notices.ask(), BlockedLimit: d.waitingPage, Bytes: d.opts.Bytes / 4}}
 	keys := d.keyReads * d.keyDepth
 	d.addNewlyOwned(r)
 	for _, rt := range d.routes {
@@ -152,7 +152,7 @@ func (d *Dispatcher) newReading() *reading {
 		r.request.Slots = append(r.request.Slots, core.RouteSlots{Route: rt.Name, Slots: rt.owned()})
 		r.parts = append(r.parts, rt)
 		if rt.Blocks {
-			r.request.Blocks = append(r.request.Blocks, rt.Name)
+			r.request.BlockingRoutes = append(r.request.BlockingRoutes, rt.Name)
 		}
 		d.addRechecks(r, rt)
 		if at.After(d.now) {

@@ -43,16 +43,16 @@ func (d *Dispatcher) readDone(r *reading, result *core.ReadResult, c *Call) {
 	}
 	// A database that was restored does not know the session, or is behind the last read. The memory of this member
 	// is about another life of it, and no hint can be believed.
-	if !result.Known || d.db.isOlder(result) {
+	if !result.IsMember || d.db.isOlder(result) {
 		d.db.wentBack = true
 		d.rejoin()
 		return
 	}
 	// drawn is how many numbers were drawn since the last read: an upper bound of the new records.
-	drawn := result.Last - d.db.last
-	d.db.epoch, d.db.last, d.db.lastNotice = result.Epoch, max(d.db.last, result.Last), max(d.db.lastNotice, result.LastNotice)
+	drawn := result.LastSeq - d.db.last
+	d.db.epoch, d.db.last, d.db.lastNotice = result.Epoch, max(d.db.last, result.LastSeq), max(d.db.lastNotice, result.LastNotice)
 	d.noteSuspected(result.Suspected, c)
-	moved := result.Upper > 0
+	moved := result.UpperTx > 0
 	visible := d.transactions(result)
 	if drawn > 0 || d.db.unsettled() { // it may be due later
 		d.timers.wake(d.now, duePoll)
@@ -82,7 +82,7 @@ func (d *Dispatcher) readDone(r *reading, result *core.ReadResult, c *Call) {
 	}
 	for _, rt := range r.routes {
 		rt.rest(found[rt] || moved && rt.unresolved())
-		rt.merge(result.Last)
+		rt.merge(result.LastSeq)
 	}
 	for _, g := range r.newlyOwned {
 		if g.loaded && !g.loads {
@@ -171,7 +171,7 @@ func (d *Dispatcher) loadNewlyOwned(r *reading, result *core.ReadResult) {
 		for s := range g.route.uncertainUpTo {
 			// No record that was staged later can have been out at the dead member.
 			if g.slots.Has(uint8(s)) {
-				g.route.uncertainUpTo[s] = min(g.route.uncertainUpTo[s], result.Last)
+				g.route.uncertainUpTo[s] = min(g.route.uncertainUpTo[s], result.LastSeq)
 			}
 		}
 		g.route.pace.more = true
@@ -207,10 +207,10 @@ func (d *Dispatcher) positions(r *reading, result *core.ReadResult, visible int6
 		switch a.kind {
 		case rangeFront:
 			if end == math.MaxInt64 {
-				end = result.Last
+				end = result.LastSeq
 			}
 			g.cursor = max(g.cursor, end)
-			g.route.pace.more = g.route.pace.more || !done || g.cursor < result.Last
+			g.route.pace.more = g.route.pace.more || !done || g.cursor < result.LastSeq
 		case rangeLate:
 			late[g] = true
 			if a.from == g.stable {
@@ -253,7 +253,7 @@ func (d *Dispatcher) positions(r *reading, result *core.ReadResult, visible int6
 		for _, g := range rt.groups {
 			g.hazards = min(g.hazards, g.hazard())
 			// also for a group that was just loaded
-			rt.pace.more = rt.pace.more || g.loaded && g.cursor < result.Last
+			rt.pace.more = rt.pace.more || g.loaded && g.cursor < result.LastSeq
 		}
 	}
 }
@@ -319,7 +319,7 @@ func (d *Dispatcher) passPaused(r *reading, result *core.ReadResult, visible int
 	for i := range r.ranges {
 		a, ans := &r.ranges[i], &result.Ranges[i]
 		g := a.group
-		if a.kind != rangeFront || !ans.More || result.Last-g.cursor <= 2*tail || len(g.walks) > 0 {
+		if a.kind != rangeFront || !ans.More || result.LastSeq-g.cursor <= 2*tail || len(g.walks) > 0 {
 			continue
 		}
 		paused := 0
@@ -329,7 +329,7 @@ func (d *Dispatcher) passPaused(r *reading, result *core.ReadResult, visible int
 			}
 		}
 		if paused > 0 && 2*paused >= len(ans.Records) {
-			g.jump(result.Last-tail, visible)
+			g.jump(result.LastSeq-tail, visible)
 			g.route.pace.more = true
 		}
 	}
@@ -382,7 +382,7 @@ func (d *Dispatcher) takeRevisits(r *reading, result *core.ReadResult) {
 		}
 		at := place{rt.Name, seq}
 		w, rec := waits[at], live[at]
-		if w != nil && d.foreign(w.Holder) || rec != nil && d.foreign(rec.Holder) {
+		if w != nil && d.foreign(w.HeldBy) || rec != nil && d.foreign(rec.HeldBy) {
 			continue // still held
 		}
 		rt.revisits.remove(seq)

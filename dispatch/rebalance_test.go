@@ -23,7 +23,7 @@ func joined(owner core.Session, members ...core.Member) *Dispatcher {
 		members[i].Routes = []core.ServedRoute{{Route: "r", Partitions: 4}}
 		members[i].FreeCapacity = members[i].Capacity
 	}
-	d.peers.membership = core.Membership{Known: true, Members: members}
+	d.peers.membership = core.Membership{IsMember: true, Members: members}
 	for _, u := range core.SplitPartitions("r", 4) {
 		d.peers.membership.Partitions = append(d.peers.membership.Partitions, core.PartitionState{Partition: u, Owner: owner, Term: 1})
 	}
@@ -98,7 +98,7 @@ func TestDeadAfterItsLease(t *testing.T) { // DB-24
 func TestFreePartitionWaitsForItsOwner(t *testing.T) { // DB-24
 	t.Parallel()
 	owners := map[string][]core.Session{"blocking": {me, 3, 0}, "ordered": {me, 2, 3}, "stamped": {2, 2, 3}}
-	opts, all := Options{Lease: time.Second}, core.Membership{Known: true}
+	opts, all := Options{Lease: time.Second}, core.Membership{IsMember: true}
 	for _, s := range []core.Session{me, 2, 3} {
 		all.Members = append(all.Members, core.Member{Session: s, Capacity: 1, FreeCapacity: 1})
 	}
@@ -136,7 +136,7 @@ func TestFreePartitionWaitsForItsOwner(t *testing.T) { // DB-24
 func TestHeartbeatIsBounded(t *testing.T) { // DB-24, DB-27
 	t.Parallel()
 	const routes, dead = 100, 250
-	opts, all := Options{Lease: time.Second}, core.Membership{Known: true, Members: []core.Member{{Session: me, Capacity: 1, FreeCapacity: 1}}}
+	opts, all := Options{Lease: time.Second}, core.Membership{IsMember: true, Members: []core.Member{{Session: me, Capacity: 1, FreeCapacity: 1}}}
 	for r := range routes {
 		name := fmt.Sprint("r", r)
 		opts.Routes = append(opts.Routes, Route{Name: name, Partitions: core.NumSlots})
@@ -203,7 +203,7 @@ func TestHeartbeatIsBounded(t *testing.T) { // DB-24, DB-27
 		for _, u := range rt.partitions {
 			u.readAfter = seq
 		}
-		d.notices.lowering = append(d.notices.lowering, core.Notice{Kind: core.NoticeFrom, Route: rt.Name, Seq: seq / 2})
+		d.notices.lowering = append(d.notices.lowering, core.Notice{Kind: core.NoticeReread, Route: rt.Name, Seq: seq / 2})
 	}
 	d.self.stopping = true
 	for lowered, last := 0, false; !last; lowered += maxTransfers {
@@ -243,7 +243,7 @@ func TestLoneSuspectWaits(t *testing.T) { // DB-04
 // that walked over all routes at each step would not end here within a day.
 func TestManyRoutesAndMembers(t *testing.T) { // nothing else may allocate meanwhile
 	const routes, members = 1000, 200
-	all := core.Membership{Known: true}
+	all := core.Membership{IsMember: true}
 	for i := range members {
 		m := core.Member{Session: core.Session(i + 1), Capacity: 1, FreeCapacity: 1}
 		for r := range routes {
@@ -308,7 +308,7 @@ func TestManyRoutesAndMembers(t *testing.T) { // nothing else may allocate meanw
 func TestReleasesAreChosenInPortions(t *testing.T) {
 	t.Parallel()
 	const routes, members = 100, 50
-	opts, all := Options{}, core.Membership{Known: true}
+	opts, all := Options{}, core.Membership{IsMember: true}
 	served := []core.ServedRoute{}
 	for r := range routes {
 		name := fmt.Sprint("r", r)

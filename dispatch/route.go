@@ -206,7 +206,7 @@ func (rt *route) knownSlots() (s core.Slots) {
 
 // newItem makes an item of a record.
 func (rt *route) newItem(rec *core.Record) *Item {
-	item := &Item{Record: *rec, session: rt.session, route: rt, held: rec.Holder != 0 && rec.Holder == rt.session}
+	item := &Item{Record: *rec, session: rt.session, route: rt, held: rec.HeldBy != 0 && rec.HeldBy == rt.session}
 	item.ends = rt.expiresAt(rec)
 	_, unreported := rt.unreported[rec.Seq]
 	item.tries = rt.revisits.tries[rec.Seq]

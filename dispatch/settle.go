@@ -19,7 +19,7 @@ import (
 //   nil         | it is stored                                | stored: it goes, or its record waits
 //   ErrChanged  | the record has another version              | changed: its key is read anew
 //   ErrFenced   | the partition has another owner             | fencedOff: it is the other one's
-//   ErrBusy     | a transaction has locked the record         | sent again, after 20 ms and longer each time
+//   ErrLocked     | a transaction has locked the record         | sent again, after 20 ms and longer each time
 //   other       | an outage                                   | sent again; if all fail, after a pause
 //
 // A lost answer is followed by the same outcome once more. So ErrChanged after an earlier try may mean that the first
@@ -135,7 +135,7 @@ func (d *Dispatcher) settle() *Call {
 		outcomes = append(outcomes, item.outcome)
 	}
 	for i := range notices {
-		outcomes = append(outcomes, core.NoticeDone(&notices[i]))
+		outcomes = append(outcomes, core.DeleteNotice(&notices[i]))
 	}
 	c := &Call{kind: CallSettle, op: &settleOp{d: d, session: d.session, outcomes: outcomes, items: items, notices: notices}}
 	d.calls.begin(c)
@@ -161,13 +161,13 @@ func (d *Dispatcher) settled(items []*Item, notices []core.Notice, res core.Resu
 		case fenced(err):
 			d.fencedOff(item)
 		default:
-			if !errors.Is(err, core.ErrBusy) {
+			if !errors.Is(err, core.ErrLocked) {
 				d.err = err
 				outages++
 			}
-			if errors.Is(err, core.ErrBusy) && !item.locked {
+			if errors.Is(err, core.ErrLocked) && !item.locked {
 				item.route.lock(item)
-				d.tell(item, core.ErrBusy)
+				d.tell(item, core.ErrLocked)
 			}
 			item.at = d.now.Add(lockedFor << min(item.tries, maxTries))
 			item.tries++
@@ -232,7 +232,7 @@ func (d *Dispatcher) stored(item *Item) {
 		// The release has ended the hold and raised the version in the store. With the old version the next
 		// outcome would be refused as ErrChanged.
 		item.held = false
-		item.Record.Holder = 0
+		item.Record.HeldBy = 0
 		item.Record.Version++
 		d.putBack(item)
 		return

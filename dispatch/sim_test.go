@@ -395,7 +395,7 @@ func (m *simMember) send(item *Item) {
 	if !s.now.Before(m.d.StartBy()) {
 		s.fail("deadline", "member %d starts %s after its deadline", m.name, msg.id)
 	}
-	if result, err := s.store.Read(context.Background(), m.d.session, core.ReadRequest{}); err == nil && !result.Known && !s.cfg.restore {
+	if result, err := s.store.Read(context.Background(), m.d.session, core.ReadRequest{}); err == nil && !result.IsMember && !s.cfg.restore {
 		s.fail("removed-sends", "member %d starts %s after it was removed", m.name, msg.id)
 	}
 	for _, o := range s.members {
@@ -512,7 +512,7 @@ func (s *sim) calmer() bool { return !s.cfg.freeze && !s.cfg.loseAnswers && !s.c
 
 // renamed returns o for the record that has the number now.
 func (s *sim) renamed(o core.Outcome) core.Outcome {
-	if o.Notice() != 0 || o.Event() != core.EventConfirmed {
+	if o.NoticeNumber() != 0 || o.Event() != core.EventConfirmed {
 		return o
 	}
 	for _, st := range s.store.States() {
@@ -785,7 +785,7 @@ func (s *sim) undecided() {
 		request.Slots = append(request.Slots, core.RouteSlots{Route: routeName(i), Slots: core.AllSlots})
 	}
 	for _, m := range s.members {
-		if result, err := s.store.Read(context.Background(), m.d.session, request); err == nil && result.Known {
+		if result, err := s.store.Read(context.Background(), m.d.session, request); err == nil && result.IsMember {
 			for _, c := range result.Notices {
 				s.fail("undecided", "%s of %s", c.ID, c.Route)
 			}

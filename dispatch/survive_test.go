@@ -360,7 +360,7 @@ func TestManyAreRedriven(t *testing.T) { // DB-12
 	w.must(err)
 	result, err := w.st.Read(t.Context(), 100, core.ReadRequest{Slots: []core.RouteSlots{{Route: "r", Slots: core.AllSlots}}})
 	w.must(err)
-	if got.Changed != len(ids) || len(result.Notices) != 1 || result.Notices[0].Kind != core.NoticeFrom {
+	if got.Changed != len(ids) || len(result.Notices) != 1 || result.Notices[0].Kind != core.NoticeReread {
 		t.Fatalf("%d are put back, and the owner is told %+v", got.Changed, result.Notices)
 	}
 	w.d.Wake(w.now)

@@ -78,7 +78,7 @@ func (rt *route) expiresAt(rec *core.Record) time.Time {
 	if from.IsZero() {
 		from = rt.now
 	}
-	return from.Add(rec.Life)
+	return from.Add(rec.ExpiresIn)
 }
 
 // isPast reports whether a time that can be zero has come.

@@ -16,7 +16,7 @@
 //     the commit is a duplicate; one that is delivered again after a failure runs again.
 //   - The mark's key is (consumer, source, id): the inbox's consumer name, the message's CloudEvents source (the queue
 //     for a message without one), and its id, or the result of [Options.ID]. The ordering key is never used.
-//   - The mark also keeps a print of topic, type, key, tenant and body, as the handler gets them. Another message with
+//   - The mark also keeps a hash of topic, type, key, tenant and body, as the handler gets them. Another message with
 //     the source and id of one that was handled is no duplicate: the inbox refuses it with [waybill.ReasonIDConflict],
 //     and the consumer parks it. See Options.AnyBody.
 //   - A message without an id is refused with [waybill.ReasonNoID] before a transaction is begun, so that the consumer

@@ -187,18 +187,18 @@ func (b *Inbox[Tx]) Key(d *waybill.Delivery) (core.InboxKey, error) {
 			return core.InboxKey{}, noID(fmt.Sprintf("the %s of the message %s", f.name, s))
 		}
 	}
-	return core.InboxKey{Consumer: b.consumer, Source: source, ID: id, Print: content.Print(&d.Envelope, b.opts.AnyBody)}, nil
+	return core.InboxKey{Consumer: b.consumer, Source: source, ID: id, ContentHash: content.Hash(&d.Envelope, b.opts.AnyBody)}, nil
 }
 
-// again decides about a message whose id another one had before. A repaired message carries its earlier print: if that
+// again decides about a message whose id another one had before. A repaired message carries its earlier hash: if that
 // one had its effect, the repair comes too late, and the message is a duplicate. The store is asked with the earlier
-// print, and with a function that always fails: it runs only if the mark was deleted meanwhile, and then rolls back.
+// hash, and with a function that always fails: it runs only if the mark was deleted meanwhile, and then rolls back.
 func (b *Inbox[Tx]) again(ctx context.Context, key core.InboxKey, d *waybill.Delivery) (waybill.HandlerStatus, error) {
 	was, repaired := content.Before(&d.Envelope)
 	if !repaired {
 		return waybill.HandlerProcessed, conflict(d)
 	}
-	key.Print = was
+	key.ContentHash = was
 	status, err := b.store.Do(ctx, key, func(context.Context, Tx) error { return errMarkGone })
 	switch {
 	case err != nil:

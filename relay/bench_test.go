@@ -32,11 +32,11 @@ func (f *feed) Heartbeat(_ context.Context, m core.HeartbeatRequest) (core.Membe
 		f.owner = mv.To
 	}
 	u := core.PartitionState{Partition: core.Partition{Route: waybill.DefaultRoute, To: core.NumSlots}, Owner: f.owner}
-	return core.Membership{Known: true, Epoch: "1", Members: []core.Member{f.member}, Partitions: []core.PartitionState{u}}, nil
+	return core.Membership{IsMember: true, Epoch: "1", Members: []core.Member{f.member}, Partitions: []core.PartitionState{u}}, nil
 }
 
 func (f *feed) Read(_ context.Context, _ core.Session, request core.ReadRequest) (core.ReadResult, error) {
-	p := core.ReadResult{Known: true, Epoch: "1", Last: f.last, Next: 1, Upper: 1}
+	p := core.ReadResult{IsMember: true, Epoch: "1", LastSeq: f.last, NextTx: 1, UpperTx: 1}
 	for _, part := range request.Slots {
 		p.Owned = append(p.Owned, part.Slots)
 	}

@@ -14,7 +14,7 @@ func (e *engine) debug() bool { return e.log.Enabled(e.base, slog.LevelDebug) }
 // note logs what happened to an item, at level debug.
 func (e *engine) note(item *dispatch.Item, event, text string, more ...any) {
 	args := append(append([]any{"event", event}, ofMessage(item)...), more...)
-	e.log.DebugContext(core.ContextOf(e.base, &item.Record.Envelope), text, args...)
+	e.log.DebugContext(core.ContextWithTrace(e.base, &item.Record.Envelope), text, args...)
 }
 
 // warn logs a warning about an item (nil = about no record). If there were too many of its event lately, it is a line
@@ -34,7 +34,7 @@ func (e *engine) warn(item *dispatch.Item, event, text string, err error, more .
 	}
 	ctx, args := e.base, []any{"event", event}
 	if item != nil {
-		ctx, args = core.ContextOf(ctx, &item.Record.Envelope), append(args, ofMessage(item)...)
+		ctx, args = core.ContextWithTrace(ctx, &item.Record.Envelope), append(args, ofMessage(item)...)
 	}
 	args = append(append(args, more...), "error", core.ErrorText(err))
 	if suppressed > 0 {
@@ -96,7 +96,7 @@ func (e *engine) noteAnswer(s *timed) {
 	}
 	for i := range s.outcomes {
 		o := &s.outcomes[i]
-		if o.Notice() != 0 || i >= len(s.results) {
+		if o.NoticeNumber() != 0 || i >= len(s.results) {
 			continue
 		}
 		ref := o.Ref()

@@ -64,9 +64,9 @@ func (s *timed) Settle(ctx context.Context, self core.Session, outcomes []core.O
 	}
 	for i, err := range res {
 		switch {
-		case errors.Is(err, core.ErrFenced) && i < len(outcomes) && outcomes[i].Notice() == 0:
+		case errors.Is(err, core.ErrFenced) && i < len(outcomes) && outcomes[i].NoticeNumber() == 0:
 			s.refused = append(s.refused, outcomes[i])
-		case err == nil, errors.Is(err, core.ErrFenced), errors.Is(err, core.ErrBusy), errors.Is(err, core.ErrChanged):
+		case err == nil, errors.Is(err, core.ErrFenced), errors.Is(err, core.ErrLocked), errors.Is(err, core.ErrChanged):
 		default:
 			s.settled = err
 		}
@@ -78,8 +78,8 @@ func (s *timed) Settle(ctx context.Context, self core.Session, outcomes []core.O
 func shift(records []core.Record, d time.Duration) {
 	for i := range records {
 		records[i].Age -= d
-		if records[i].Life <= math.MaxInt64-d { // a longer life is the longest there is already
-			records[i].Life += d
+		if records[i].ExpiresIn <= math.MaxInt64-d { // a longer life is the longest there is already
+			records[i].ExpiresIn += d
 		}
 	}
 }

@@ -62,7 +62,7 @@ func (e *engine) abandon(item *dispatch.Item, reason waybill.Reason, err error) 
 	if reason == waybill.ReasonUndecodable {
 		event = "relay.undecodable"
 	}
-	e.log.ErrorContext(core.ContextOf(e.base, &item.Record.Envelope), "message abandoned",
+	e.log.ErrorContext(core.ContextWithTrace(e.base, &item.Record.Envelope), "message abandoned",
 		append([]any{"event", event, "reason", string(reason), "error", core.ErrorText(err)}, ofMessage(item)...)...)
 	if e.opts.Hooks.OnAbandoned != nil {
 		ev := e.event(item)

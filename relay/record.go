@@ -33,7 +33,7 @@ func (e *engine) age(item *dispatch.Item) time.Duration { return item.Record.Age
 
 // expired reports whether the record has expired, by the store's clock.
 func (e *engine) expired(item *dispatch.Item) bool {
-	return item.Record.Expires && item.Record.Life <= e.now.Sub(e.began)
+	return item.Record.Expires && item.Record.ExpiresIn <= e.now.Sub(e.began)
 }
 
 // classify is waybill.ClassOf with what only the relay knows. The end of a call's context means that the result never

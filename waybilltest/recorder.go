@@ -67,14 +67,14 @@ func (r *Recorder[Tx]) record(tx Tx, row *core.StagedRow) (waybill.Staged, error
 	}
 	if i := slices.IndexFunc(r.recorded, sameID); i >= 0 {
 		if r.recorded[i].Envelope.Source != row.Envelope.Source {
-			return out, row.IDTaken("waybilltest: stage")
+			return out, row.IDTakenError("waybilltest: stage")
 		}
 		out.Duplicate = true
 		return out, nil
 	}
 	if i := slices.IndexFunc(r.recorded, sameKey); i >= 0 {
 		if r.recorded[i].Envelope.Source != row.Envelope.Source {
-			return out, row.KeyTaken("waybilltest: stage")
+			return out, row.KeyTakenError("waybilltest: stage")
 		}
 		if !row.Replace {
 			out.ID, out.Duplicate = r.recorded[i].Envelope.ID, true

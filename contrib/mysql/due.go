@@ -64,7 +64,7 @@ type due struct {
 
 // look finds the due records of a part, and when the next one is due.
 func (d *due) look(ctx context.Context, part *core.RouteSlots) error {
-	if !part.DueNew {
+	if !part.DueExcludeHeld {
 		mine, err := d.rows(ctx, ownRetriesSQL, d.self, d.now, part.Route, int64(part.Slots))
 		if err != nil {
 			return err
@@ -100,7 +100,7 @@ func (d *due) next(in time.Duration) {
 // first locks the first records of a list, and leaves out those that are locked or have changed: they are due at once.
 func (d *due) first(ctx context.Context, list []*row) (out []*row, err error) {
 	slices.SortStableFunc(list, func(a, b *row) int {
-		return cmp.Or(-cmp.Compare(a.Holder, b.Holder), cmp.Compare(a.due, b.due), cmp.Compare(a.Seq, b.Seq))
+		return cmp.Or(-cmp.Compare(a.HeldBy, b.HeldBy), cmp.Compare(a.due, b.due), cmp.Compare(a.Seq, b.Seq))
 	})
 	if len(list) > d.limit {
 		list = list[:d.limit]
@@ -108,7 +108,7 @@ func (d *due) first(ctx context.Context, list []*row) (out []*row, err error) {
 	}
 	got, _, err := d.lock(ctx, seqsOf(list))
 	for _, r := range list {
-		if now := got[r.Seq]; now != nil && now.Version == r.Version && now.Holder == r.Holder && now.due == r.due {
+		if now := got[r.Seq]; now != nil && now.Version == r.Version && now.HeldBy == r.HeldBy && now.due == r.due {
 			out = append(out, now)
 		} else {
 			d.next(0)

@@ -50,7 +50,7 @@ func TestErrorClasses(t *testing.T) {
 	if err := waybillmysql.Classify("test", nil); err != nil {
 		t.Errorf("no error became %v", err)
 	}
-	fenced := core.Fenced("test", 1)
+	fenced := core.NewFencedError("test", 1)
 	if got := waybillmysql.Classify("test", fenced); !errors.Is(got, core.ErrFenced) || waybill.ClassOf(got) != waybill.ClassRejected {
 		t.Errorf("an error with a class became %v", got)
 	}
@@ -378,7 +378,7 @@ func TestFrozenHeartbeat(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		return got.Known
+		return got.IsMember
 	})
 	if refused == 0 {
 		t.Error("nothing was locked")

@@ -17,7 +17,7 @@ func (s *Store) Heartbeat(ctx context.Context, m core.HeartbeatRequest) (out cor
 	if err = s.read(ctx, "heartbeat", func(w *work) error { return w.membership(ctx, &m.Self, &out) }); err != nil {
 		return core.Membership{}, err
 	}
-	if self == 0 || !out.Known && (!m.Join || m.Leave) || idle(&m, &out) {
+	if self == 0 || !out.IsMember && (!m.Join || m.Leave) || idle(&m, &out) {
 		return out, nil
 	}
 	err = s.write(ctx, "heartbeat", func(w *work) (err error) {
@@ -158,7 +158,7 @@ func (w *work) readMembership(ctx context.Context, self core.Session, out *core.
 	if err = w.members(ctx, out); err != nil {
 		return err
 	}
-	out.Known = find(out, self).Session != 0
+	out.IsMember = find(out, self).Session != 0
 	out.Partitions, err = w.partitions(ctx, `ORDER BY route, from_slot`)
 	return err
 }

@@ -29,7 +29,7 @@ func TestRedriveIsHeededByEachOwner(t *testing.T) {
 		t.Helper()
 		part := core.RouteSlots{Route: waybill.DefaultRoute, Slots: halves[i]}
 		p, err := s.Read(t.Context(), core.Session(i+1), core.ReadRequest{
-			Slots: []core.RouteSlots{part}, Ranges: []core.Range{{RouteSlots: part, To: 1 << 40, Limit: 1000}}, Bytes: 1 << 20, Limit: 1000,
+			Slots: []core.RouteSlots{part}, Ranges: []core.Range{{RouteSlots: part, To: 1 << 40, Limit: 1000}}, Bytes: 1 << 20, BlockedLimit: 1000,
 		})
 		if err != nil || len(p.Ranges) != 1 {
 			t.Fatalf("read: %d ranges, %v", len(p.Ranges), err)
@@ -69,14 +69,14 @@ func TestRedriveIsHeededByEachOwner(t *testing.T) {
 		for j := range records[i] {
 			r := &records[i][j]
 			if !slices.ContainsFunc(told, func(c core.Notice) bool {
-				return c.Kind == core.NoticeFrom && c.Seq <= r.Seq || c.Kind == core.NoticeRecord && c.ID == r.ID
+				return c.Kind == core.NoticeReread && c.Seq <= r.Seq || c.Kind == core.NoticeRecord && c.ID == r.ID
 			}) {
 				t.Fatalf("owner %d is not told of a record of its own, after %d of 2 have heeded all that they were told", i+1, i)
 			}
 		}
 		var done []core.Outcome
 		for j := range told {
-			done = append(done, core.NoticeDone(&told[j]))
+			done = append(done, core.DeleteNotice(&told[j]))
 		}
 		for range 2 {
 			// The second time it can say that they are gone.

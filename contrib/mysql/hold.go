@@ -30,7 +30,7 @@ const (
 // Hold writes holds, as core.OutboxStore says. A record that self neither holds nor owns by its partition is HoldGone.
 func (s *Store) Hold(ctx context.Context, self core.Session, want core.HoldRequest) (out []core.HoldResult, err error) {
 	err = s.fenced(ctx, "hold", self, func(w *work) (err error) {
-		if out, err = w.named(ctx, &want); err == nil && want.N > 0 {
+		if out, err = w.named(ctx, &want); err == nil && want.KeylessLimit > 0 {
 			err = w.next(ctx, &want, &out)
 		}
 		return err
@@ -74,27 +74,27 @@ func (w *work) named(ctx context.Context, want *core.HoldRequest) (out []core.Ho
 
 // held notes that self holds r.
 func (r *row) held(self core.Session, want *core.HoldRequest) {
-	f := rules.Held(r.facts(), self, want.Deliver)
-	r.Holder, r.Deliveries = f.Holder, f.Deliveries
+	f := rules.Held(r.facts(), self, want.CountDelivery)
+	r.HeldBy, r.Deliveries = f.Holder, f.Deliveries
 }
 
 func deliveries(want *core.HoldRequest) int {
-	if want.Deliver {
+	if want.CountDelivery {
 		return 1
 	}
 	return 0
 }
 
 // next takes the next N without a key: first records that self holds and does not know, then those of
-// HoldRequest.Passed, then free ones of the range. The index by key has only the range's entries between From and To,
-// and so few of records that are gone.
+// HoldRequest.ExtraSeqs, then free ones of the range. The index by key has only the range's entries between From and
+// To, and so few of records that are gone.
 func (w *work) next(ctx context.Context, want *core.HoldRequest, out *[]core.HoldResult) error {
-	from, to, passed, most := want.From, want.To, want.Passed, want.Most
+	from, to, passed, most := want.AfterSeq, want.UpToSeq, want.ExtraSeqs, want.UnheldLimit
 	if to == 0 {
 		from, to, passed, most = math.MinInt64, math.MaxInt64, nil, 0
 	}
 	known, without := map[int64]string{}, slices.Clone(passed)
-	for _, ref := range want.Out {
+	for _, ref := range want.ExcludeRefs {
 		known[ref.Seq] = ref.ID
 		without = append(without, ref.Seq)
 	}
@@ -104,21 +104,21 @@ func (w *work) next(ctx context.Context, want *core.HoldRequest, out *[]core.Hol
 	for _, r := range all {
 		id, isOut := known[r.Seq]
 		if r.Route == want.Slots.Route && want.Slots.Slots.Has(r.Slot) && r.ready() && r.Envelope.Key == "" && (!isOut || id != r.ID) &&
-			!slices.Contains(passed, r.Seq) && len(mine) < want.N {
+			!slices.Contains(passed, r.Seq) && len(mine) < want.KeylessLimit {
 			mine = append(mine, r)
 		}
 	}
 	route, slots := want.Slots.Route, int64(want.Slots.Slots)
 	take := func(seqs []int64) {
-		if err == nil && len(seqs) > 0 && len(mine) < want.N {
+		if err == nil && len(seqs) > 0 && len(mine) < want.KeylessLimit {
 			var rows []*row
-			rows, err = w.rows(ctx, namedSQL+at(seqs)+` ORDER BY seq LIMIT ? FOR UPDATE SKIP LOCKED`, route, slots, w.self, want.N-len(mine))
+			rows, err = w.rows(ctx, namedSQL+at(seqs)+` ORDER BY seq LIMIT ? FOR UPDATE SKIP LOCKED`, route, slots, w.self, want.KeylessLimit-len(mine))
 			mine = append(mine, rows...)
 		}
 	}
 	take(passed)
-	for after := from; err == nil && len(mine) < want.N; {
-		n := want.N - len(mine)
+	for after := from; err == nil && len(mine) < want.KeylessLimit; {
+		n := want.KeylessLimit - len(mine)
 		var free []int64
 		free, err = collect(ctx, w.q, value[int64], freeSQL+list(without)+` ORDER BY seq LIMIT ?`, route, slots, after, to, n)
 		take(free)
@@ -133,7 +133,7 @@ func (w *work) next(ctx context.Context, want *core.HoldRequest, out *[]core.Hol
 		if bytes += int64(len(r.Envelope.Body)); i > 0 && want.Bytes > 0 && bytes > want.Bytes {
 			break
 		}
-		if r.Holder != w.self {
+		if r.HeldBy != w.self {
 			fresh = append(fresh, r.Seq)
 			r.held(w.self, want)
 		}
@@ -148,7 +148,7 @@ func (w *work) next(ctx context.Context, want *core.HoldRequest, out *[]core.Hol
 	if err != nil || most == 0 && len(passed) == 0 {
 		return err
 	}
-	if took == want.N {
+	if took == want.KeylessLimit {
 		to = min(to, last)
 	}
 	return w.met(ctx, want, from, to, passed, without, out)
@@ -169,7 +169,7 @@ func (w *work) met(ctx context.Context, want *core.HoldRequest, from, to int64, 
 		return err
 	}
 	route, slots := want.Slots.Route, int64(want.Slots.Slots)
-	queries := []query{{metSQL + list(without) + ` ORDER BY seq LIMIT ?`, []any{route, slots, from, to, want.Most}, scan}}
+	queries := []query{{metSQL + list(without) + ` ORDER BY seq LIMIT ?`, []any{route, slots, from, to, want.UnheldLimit}, scan}}
 	if len(passed) > 0 {
 		queries = append(queries, query{metAgainSQL + at(passed), []any{route, slots}, scan})
 	}
@@ -202,7 +202,7 @@ func (s *Store) ReleasePartition(ctx context.Context, self core.Session, partiti
 		}
 		if before, err := rules.GivenUp(owner, term, self, partition.Term); before || err != nil {
 			if err != nil {
-				err = core.Fenced("waybill/mysql: release a partition", self)
+				err = core.NewFencedError("waybill/mysql: release a partition", self)
 			}
 			return err
 		}
@@ -234,16 +234,16 @@ func (w *work) keep(ctx context.Context, partition core.Partition, out []core.Re
 	got, busy, err := w.lock(ctx, seqs)
 	isOut := func(r *row) bool { return rules.Kept(r.facts(), wanted[r.Seq], w.self, true) }
 	for _, r := range busy {
-		if r.Route == partition.Route && partition.Slots().Has(r.Slot) && (isOut(r) || r.Holder == w.self) {
+		if r.Route == partition.Route && partition.Slots().Has(r.Slot) && (isOut(r) || r.HeldBy == w.self) {
 			return false, err
 		}
 	}
 	for _, r := range got {
 		switch isOut := isOut(r); {
 		case r.Route != partition.Route || !partition.Slots().Has(r.Slot):
-		case isOut && r.Holder == 0:
+		case isOut && r.HeldBy == 0:
 			hold = append(hold, r.Seq)
-		case !isOut && r.Holder == w.self:
+		case !isOut && r.HeldBy == w.self:
 			drop = append(drop, r.Seq)
 		}
 	}

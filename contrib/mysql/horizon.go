@@ -44,8 +44,8 @@ func (w *work) draw(ctx context.Context) error {
 	return err
 }
 
-// sight returns Next and Running of a page whose snapshot is taken after the call. A probe leaves out the rows of the
-// moment, so that no stager waits for it.
+// sight returns NextTx and RunningTxs of a page whose snapshot is taken after the call. A probe leaves out the rows of
+// the moment, so that no stager waits for it.
 func (s *Store) sight(ctx context.Context) (next int64, running []int64, err error) {
 	h := &s.horizon
 	select {
@@ -74,7 +74,7 @@ func (s *Store) sight(ctx context.Context) (next int64, running []int64, err err
 	return h.probe, running, nil
 }
 
-// upper returns Upper of a page whose Last was read before the call.
+// upper returns UpperTx of a page whose LastSeq was read before the call.
 func (s *Store) upper(ctx context.Context) (int64, error) {
 	h := &s.horizon
 	select {

@@ -114,10 +114,10 @@ func (m *marker) mark(ctx context.Context, keys []core.InboxKey) (out []core.Inb
 		part := keys[from:min(from+keysPerInsert, len(keys))]
 		args := make([]any, 0, len(part)*5)
 		for _, k := range part {
-			args = append(args, k.Consumer, k.Source, k.ID, m.number, k.PrintBytes())
+			args = append(args, k.Consumer, k.Source, k.ID, m.number, k.ContentHashBytes())
 		}
 		// The keys are valid and fit, so that IGNORE hides nothing but duplicates.
-		n, err := m.exec(ctx, `INSERT IGNORE INTO waybill_inbox (consumer, source, id, mark, print, handled_at) VALUES `+
+		n, err := m.exec(ctx, `INSERT IGNORE INTO waybill_inbox (consumer, source, id, mark, content_hash, handled_at) VALUES `+
 			strings.Repeat(`, (?, ?, ?, ?, ?, `+nowSQL+`)`, len(part))[2:], args...)
 		if err != nil {
 			return nil, nil, err
@@ -136,12 +136,12 @@ func (m *marker) mark(ctx context.Context, keys []core.InboxKey) (out []core.Inb
 			}
 		}
 		for _, k := range part {
-			isNew[k.Bare()] = true
+			isNew[k.WithoutHash()] = true
 		}
 	}
 	for i, k := range keys {
-		bare := k.Bare()
-		out = append(out, k.Again(kept[bare]))
+		bare := k.WithoutHash()
+		out = append(out, k.StatusOfMarked(kept[bare]))
 		if isNew[bare] {
 			out[i], isNew[bare] = core.InboxProcessed, false
 			fresh = append(fresh, i)
@@ -150,23 +150,23 @@ func (m *marker) mark(ctx context.Context, keys []core.InboxKey) (out []core.Inb
 	return out, fresh, nil
 }
 
-// kept adds the prints of the marks of keys to prints. Some are of transactions that ended after this one began, so it
+// kept adds the hashes of the marks of keys to hashes. Some are of transactions that ended after this one began, so it
 // reads with a lock.
-func (m *marker) kept(ctx context.Context, keys []core.InboxKey, prints map[core.InboxKey][]byte) error {
+func (m *marker) kept(ctx context.Context, keys []core.InboxKey, hashes map[core.InboxKey][]byte) error {
 	args := make([]any, 0, 3*len(keys))
 	for _, k := range keys {
 		args = append(args, k.Consumer, k.Source, k.ID)
 	}
 	type mark struct {
-		key   core.InboxKey
-		print []byte
+		key  core.InboxKey
+		hash []byte
 	}
 	marks, err := collect(ctx, m.q, func(rows *sql.Rows) (k mark, err error) {
-		return k, rows.Scan(&k.key.Consumer, &k.key.Source, &k.key.ID, &k.print)
-	}, `SELECT consumer, source, id, print FROM waybill_inbox WHERE (consumer, source, id) IN (`+
+		return k, rows.Scan(&k.key.Consumer, &k.key.Source, &k.key.ID, &k.hash)
+	}, `SELECT consumer, source, id, content_hash FROM waybill_inbox WHERE (consumer, source, id) IN (`+
 		strings.Repeat(`, (?, ?, ?)`, len(keys))[2:]+`) LOCK IN SHARE MODE`, args...)
 	for _, k := range marks {
-		prints[k.key] = k.print
+		hashes[k.key] = k.hash
 	}
 	return err
 }

@@ -105,7 +105,7 @@ func (w *work) pick(ctx context.Context, text string, args ...any) (out []*row, 
 	}
 	got, _, err := w.lock(ctx, seqsOf(rows))
 	for _, r := range rows {
-		if now := got[r.Seq]; now != nil && now.Version == r.Version && now.Holder == r.Holder {
+		if now := got[r.Seq]; now != nil && now.Version == r.Version && now.HeldBy == r.HeldBy {
 			out = append(out, now)
 		}
 	}
@@ -154,8 +154,8 @@ func (w *work) stored(r *row, members map[core.Session]holder) admin.Stored {
 		Age: duration(w.now - r.since), LastError: r.lastError, LastErrorAt: at(r.errorAt), Err: r.Err,
 	}
 	out.SetDedupeKey(r.dedupe)
-	switch m := members[r.Holder]; {
-	case r.Holder != 0:
+	switch m := members[r.HeldBy]; {
+	case r.HeldBy != 0:
 		out.Owner, out.LeaseIn = m.name, duration(max(m.until-w.now, 0))
 	case r.due != 0:
 		out.DueIn = duration(max(r.due-w.now, 0))
@@ -286,7 +286,7 @@ func (s *Store) Redrive(ctx context.Context, req admin.RedriveRequest) (out admi
 		given := map[[3]string]bool{} // dedupe keys that this step gave a live message
 		var back []*row
 		for i, r := range rows {
-			if now := got[r.Seq]; now == nil || now.Version != r.Version || now.Holder != r.Holder {
+			if now := got[r.Seq]; now == nil || now.Version != r.Version || now.HeldBy != r.HeldBy {
 				continue // somebody was faster
 			}
 			st, key := &found.Records[i], [3]string{r.Route, r.Envelope.Topic, r.dedupe}

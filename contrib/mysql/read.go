@@ -41,9 +41,9 @@ func (s *Store) Read(ctx context.Context, self core.Session, look core.ReadReque
 	}
 	err = s.read(ctx, "read", func(w *work) (err error) {
 		w.self = self
-		rd := reader{work: w, look: &look, page: core.ReadResult{Next: next, Running: running}}
+		rd := reader{work: w, look: &look, page: core.ReadResult{NextTx: next, RunningTxs: running}}
 		page = core.ReadResult{}
-		if err := rd.head(ctx); err != nil || !rd.page.Known {
+		if err := rd.head(ctx); err != nil || !rd.page.IsMember {
 			return err
 		}
 		for _, part := range []func(context.Context) error{rd.fresh, rd.ranges, rd.keys, rd.again} {
@@ -85,7 +85,10 @@ func (rd *reader) head(ctx context.Context) error {
 	queries := []query{{
 		`SELECT suspected, ` + nowSQL + `, ` + epochSQL + `, ` + lastSQL + ` FROM waybill_outbox_members WHERE session = ?`,
 		[]any{rd.self},
-		func(rows *sql.Rows) error { p.Known = true; return rows.Scan(&p.Suspected, &rd.now, &p.Epoch, &p.Last) },
+		func(rows *sql.Rows) error {
+			p.IsMember = true
+			return rows.Scan(&p.Suspected, &rd.now, &p.Epoch, &p.LastSeq)
+		},
 	}, {
 		partitionsSQL + `WHERE owner = ?`, []any{rd.self}, func(rows *sql.Rows) error {
 			u, err := scanPartition(rows)
@@ -110,19 +113,19 @@ func (rd *reader) head(ctx context.Context) error {
 		queries = append(queries, rd.query(&rd.first[i], rangeSQL+list(rg.ExcludeSeqs)+` ORDER BY seq LIMIT ?`,
 			rg.Route, rg.From, rg.To, int64(rg.Slots), rg.KeyedOnly, rd.limits[i]))
 	}
-	if err := rd.ask(ctx, queries...); err != nil || !p.Known {
+	if err := rd.ask(ctx, queries...); err != nil || !p.IsMember {
 		return err
 	}
 	for _, part := range rd.look.Slots {
 		p.Owned = append(p.Owned, own[part.Route]&part.Slots)
 	}
-	if p.Last != rd.look.Last {
-		p.Upper, err = rd.s.upper(ctx)
+	if p.LastSeq != rd.look.SeenSeq {
+		p.UpperTx, err = rd.s.upper(ctx)
 	}
 	return err
 }
 
-func (rd *reader) blocks(route string) bool { return slices.Contains(rd.look.Blocks, route) }
+func (rd *reader) blocks(route string) bool { return slices.Contains(rd.look.BlockingRoutes, route) }
 
 // held returns the records that other sessions hold, asked for once.
 func (rd *reader) held(ctx context.Context) (_ []*row, err error) {
@@ -146,7 +149,7 @@ func (rd *reader) add(list []core.BlockedRecord, rows []*row, wanted func(r *row
 
 // fresh answers ReadRequest.NewlyOwned.
 func (rd *reader) fresh(ctx context.Context) error {
-	limit, p := rd.look.Limit, &rd.page
+	limit, p := rd.look.BlockedLimit, &rd.page
 	if limit <= 0 {
 		limit = 1 << 30
 	}
@@ -278,7 +281,7 @@ func (rd *reader) again(ctx context.Context) error {
 		w, waits := r.waiting(rd.self, rd.blocks(r.Route))
 		switch {
 		case !r.is(refs[r.Seq]):
-		case r.ready(), r.live() && r.Holder != 0:
+		case r.ready(), r.live() && r.HeldBy != 0:
 			rd.page.Rechecked = append(rd.page.Rechecked, r.decode().Record)
 		case waits, r.facts().Retry():
 			if !waits {

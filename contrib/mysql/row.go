@@ -77,7 +77,7 @@ func (w *work) query(out *[]*row, text string, args ...any) query {
 		r := &row{}
 		e := &r.Envelope
 		r.Seq, r.Route, r.ID, r.Version = f.number(), f.text(), f.text(), f.number()
-		r.Slot, e.Key, r.state, r.Holder = uint8(f.number()), f.text(), core.State(f.number()), core.Session(f.number())
+		r.Slot, e.Key, r.state, r.HeldBy = uint8(f.number()), f.text(), core.State(f.number()), core.Session(f.number())
 		r.due, r.ends, r.since, r.flags = f.number(), f.number(), f.number(), uint8(f.number())
 		r.Attempts, r.Deliveries, r.Crashes = int(f.number()), int(f.number()), int(f.number())
 		e.Topic, e.Source, e.HLC = f.text(), f.text(), hlc.Timestamp(f.number())
@@ -89,7 +89,7 @@ func (w *work) query(out *[]*row, text string, args ...any) query {
 		}
 		r.Age = duration(max(w.now-r.since, 0))
 		if r.Expires = r.live() && r.ends != 0; r.Expires {
-			r.Life = duration(r.ends - w.now)
+			r.ExpiresIn = duration(r.ends - w.now)
 		}
 		*out = append(*out, r)
 		return f.err
@@ -177,7 +177,7 @@ func encode(e *waybill.Envelope) []byte {
 
 // waiting returns r as a record that blocks its key, seen by self.
 func (r *row) waiting(self core.Session, blocks bool) (core.BlockedRecord, bool) {
-	w := core.BlockedRecord{Ref: r.Ref, Slot: r.Slot, Key: r.Envelope.Key, Holder: r.Holder, Why: r.facts().Obstructs(self, blocks)}
+	w := core.BlockedRecord{Ref: r.Ref, Slot: r.Slot, Key: r.Envelope.Key, HeldBy: r.HeldBy, Why: r.facts().Obstructs(self, blocks)}
 	return w, w.Why != 0
 }
 
@@ -187,7 +187,7 @@ func (r *row) facts() *rules.Row {
 		return nil
 	}
 	return &rules.Row{
-		Ref: r.Ref, Slot: r.Slot, State: r.state, Reason: r.reason, Holder: r.Holder, Keyed: r.Envelope.Key != "", Waits: r.live() && r.due != 0,
+		Ref: r.Ref, Slot: r.Slot, State: r.state, Reason: r.reason, Holder: r.HeldBy, Keyed: r.Envelope.Key != "", Waits: r.live() && r.due != 0,
 		Cancellable: r.Cancellable, Blocks: r.has(flagBlocks), MaybeSent: r.has(flagMaybe),
 		Attempts: r.Attempts, Deliveries: r.Deliveries, Crashes: r.Crashes,
 	}

@@ -145,7 +145,7 @@ CREATE TABLE IF NOT EXISTS waybill_inbox (
 	id         VARBINARY(255) NOT NULL,
 	handled_at BIGINT         NOT NULL,
 	mark       BIGINT         NOT NULL,               -- random number of the transaction that wrote it
-	print      VARBINARY(16),                         -- hash of the message's content, if it is known
+	content_hash      VARBINARY(16),                         -- hash of the message's content, if it is known
 	PRIMARY KEY (consumer, source, id),
 	KEY waybill_inbox_handled (consumer, handled_at)
 ) ENGINE = InnoDB;

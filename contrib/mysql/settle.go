@@ -64,7 +64,7 @@ type settler struct {
 func (st *settler) run(ctx context.Context) (err error) {
 	var seqs []int64
 	for i := range st.outcomes {
-		if o := &st.outcomes[i]; o.Notice() == 0 {
+		if o := &st.outcomes[i]; o.NoticeNumber() == 0 {
 			seqs = append(seqs, o.Ref().Seq)
 		}
 	}
@@ -77,15 +77,15 @@ func (st *settler) run(ctx context.Context) (err error) {
 		o := &st.outcomes[i]
 		var err error
 		switch {
-		case o.Notice() != 0: // of one owner: this store tells each record, and never a core.NoticeFrom
-			_, err = st.exec(ctx, `DELETE FROM waybill_outbox_notices WHERE number = ? AND route = ?`, o.Notice(), o.Ref().Route)
+		case o.NoticeNumber() != 0: // of one owner: this store tells each record, and never a core.NoticeReread
+			_, err = st.exec(ctx, `DELETE FROM waybill_outbox_notices WHERE number = ? AND route = ?`, o.NoticeNumber(), o.Ref().Route)
 		case o.Event() == core.EventConfirmed:
 			if st.res[i] = st.confirmed(o.Ref()); st.res[i] == nil && st.got[o.Ref().Seq] != nil {
 				published = append(published, i)
 			}
 			continue
 		case o.Event() == core.EventNone:
-			err = waybill.Invalid("waybill/mysql: settle", "outcome: is zero; build it with core.Published, Retry, Abandon, Cancel, Release or NoticeDone")
+			err = waybill.Invalid("waybill/mysql: settle", "outcome: is zero; build it with core.Published, Retry, Abandon, Cancel, Release or DeleteNotice")
 		default:
 			if err = st.other(ctx, i); err == nil && st.changes[i].row != nil {
 				others = append(others, i)
@@ -137,7 +137,7 @@ func (st *settler) halves(at []int, do func(at []int) error) error {
 func (s *Store) canDeleteAtOnce(ctx context.Context, outcomes []core.Outcome) bool {
 	version, err := s.serverVersion(ctx)
 	return err == nil && isMariaDB(version) && s.opened && core.RetentionPublished.DroppedAtOnce(s.opts.Retention) &&
-		!slices.ContainsFunc(outcomes, func(o core.Outcome) bool { return o.Notice() != 0 || o.Event() != core.EventConfirmed })
+		!slices.ContainsFunc(outcomes, func(o core.Outcome) bool { return o.NoticeNumber() != 0 || o.Event() != core.EventConfirmed })
 }
 
 // atOnce deletes published records without locking them first, and fails if that is not everything. A deleted record
@@ -180,7 +180,7 @@ func (st *settler) confirmed(ref core.Ref) error {
 	var err error
 	switch {
 	case busy != nil && busy.is(ref) && busy.live():
-		err = core.ErrBusy
+		err = core.ErrLocked
 	case busy != nil:
 		err = rules.Confirmed(busy.facts(), ref)
 	case r != nil && r.is(ref) && r.live():
@@ -191,7 +191,7 @@ func (st *settler) confirmed(ref core.Ref) error {
 		}
 	}
 	if err != nil {
-		err = core.Refused("waybill/mysql: settle", ref, err)
+		err = core.NewOutcomeError("waybill/mysql: settle", ref, err)
 	}
 	return err
 }
@@ -217,7 +217,7 @@ func (st *settler) other(ctx context.Context, i int) error {
 	o := &st.outcomes[i]
 	ref := o.Ref()
 	if busy := named(st.busy, ref); busy != nil && busy.facts().Is(ref) {
-		return core.Refused("waybill/mysql: settle", ref, core.ErrBusy)
+		return core.NewOutcomeError("waybill/mysql: settle", ref, core.ErrLocked)
 	}
 	own, err := st.owns(ctx, ref.Route)
 	if err != nil {
@@ -227,7 +227,7 @@ func (st *settler) other(ctx context.Context, i int) error {
 	f := r.facts()
 	to, err := rules.Settle(f, o, st.self, r != nil && own.Has(r.Slot))
 	if err != nil {
-		return core.Refused("waybill/mysql: settle", ref, err)
+		return core.NewOutcomeError("waybill/mysql: settle", ref, err)
 	}
 	if to.Row != *f {
 		was := *r
@@ -240,7 +240,7 @@ func (st *settler) other(ctx context.Context, i int) error {
 func (st *settler) stamp(ctx context.Context) error {
 	stamp, bound := int64(0), int64(hlc.MaxMark(time.UnixMicro(st.now)))
 	for i := range st.outcomes {
-		if s := st.outcomes[i].Stamp(); st.res[i] == nil && s <= bound {
+		if s := st.outcomes[i].HLC(); st.res[i] == nil && s <= bound {
 			stamp = max(stamp, s)
 		}
 	}

@@ -32,7 +32,7 @@ const (
 // Stage writes msgs in tx, a transaction in the store's database, of any pool. It never begins, commits or rolls back.
 // Delays count from now by the server's clock. An error that matches waybill.ErrRetryTx ended the transaction.
 func (s *Store) Stage(ctx context.Context, tx *sql.Tx, msgs ...waybill.Message) (_ []waybill.Staged, err error) {
-	ctx, span := s.stamper.Start(ctx, len(msgs))
+	ctx, span := s.stamper.StartSpan(ctx, len(msgs))
 	defer func() { core.EndSpan(span, err) }()
 	rows, err := s.stamper.Stamp(ctx, msgs)
 	if err != nil {
@@ -126,7 +126,7 @@ func (w *work) untaken(ctx context.Context, r *core.StagedRow) error {
 		var source string
 		found, err := w.one(ctx, []any{&source}, `SELECT source FROM waybill_outbox `+byIDSQL+lock, r.Envelope.ID, r.Route)
 		if err == nil && found && source != r.Envelope.Source {
-			return r.IDTaken("waybill/mysql: stage")
+			return r.IDTakenError("waybill/mysql: stage")
 		}
 		if err != nil || found {
 			return err
@@ -175,7 +175,7 @@ func (w *work) excluded(ctx context.Context, seq int64, r *core.StagedRow, out *
 	case err != nil:
 		return err
 	case len(live) > 0 && live[0].Envelope.Source != r.Envelope.Source:
-		return r.KeyTaken("waybill/mysql: stage")
+		return r.KeyTakenError("waybill/mysql: stage")
 	case !r.Replace && len(live) > 0:
 		out.ID, out.Duplicate = id, true
 		return w.deleteFrom(ctx, "waybill_outbox", `seq = ?`, seq)

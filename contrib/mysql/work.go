@@ -114,7 +114,7 @@ func (s *Store) fenced(ctx context.Context, op string, self core.Session, fn fun
 		w.self = self
 		known, err := w.one(ctx, []any{&w.now}, `SELECT `+nowSQL+` FROM waybill_outbox_fence WHERE session = ? LOCK IN SHARE MODE`, self)
 		if err == nil && !known {
-			err = core.Fenced("waybill/mysql: "+op, self)
+			err = core.NewFencedError("waybill/mysql: "+op, self)
 		}
 		if err != nil {
 			return err

@@ -267,12 +267,12 @@ var faults = []struct {
 	{"both run", "concurrent-duplicate-waits", checkThenAct},
 	{"the second is a duplicate of what fails", "concurrent-runs-after-rollback", noWait},
 	{"both run", "storm-has-one-effect", checkThenAct},
-	{"marks keep no print", "other-content-is-a-conflict", changedKey(func(k *core.InboxKey) { k.Print = "" })},
+	{"marks keep no hash", "other-content-is-a-conflict", changedKey(func(k *core.InboxKey) { k.ContentHash = "" })},
 	{
-		"the print of the mark that is waited for is not read", "concurrent-content-is-a-conflict",
+		"the hash of the mark that is waited for is not read", "concurrent-content-is-a-conflict",
 		func(ctx context.Context, b *broken, key core.InboxKey, fn handler) (core.InboxStatus, error) {
-			if !b.first(key.Bare()) {
-				key.Print = ""
+			if !b.first(key.WithoutHash()) {
+				key.ContentHash = ""
 			}
 			return b.Store.Do(ctx, key, fn)
 		},

@@ -51,7 +51,7 @@ type (
 	ownContext    struct{ *memory.Store }
 	purgesYoung   struct{ *memory.Store }
 	purgesNobody  struct{ *memory.Store }
-	noPrint       struct{ *memory.Store }
+	noHash        struct{ *memory.Store }
 
 	marksElsewhere struct {
 		*memory.Store
@@ -193,18 +193,18 @@ func (p purgesNobody) PurgeInbox(ctx context.Context, consumer string, age time.
 	return p.Store.PurgeInbox(ctx, consumer, age, limit)
 }
 
-// DoBatch keeps no prints.
-func (n noPrint) DoBatch(ctx context.Context, keys []core.InboxKey, fn batchFn) ([]core.InboxStatus, error) {
+// DoBatch keeps no hashes.
+func (n noHash) DoBatch(ctx context.Context, keys []core.InboxKey, fn batchFn) ([]core.InboxStatus, error) {
 	keys = slices.Clone(keys)
 	for i := range keys {
-		keys[i] = keys[i].Bare()
+		keys[i] = keys[i].WithoutHash()
 	}
 	return n.Store.DoBatch(ctx, keys, fn)
 }
 
-// Mark keeps no print.
-func (n noPrint) Mark(ctx context.Context, tx *memory.Tx, key core.InboxKey) (core.InboxStatus, error) {
-	return n.Store.Mark(ctx, tx, key.Bare())
+// Mark keeps no hash.
+func (n noHash) Mark(ctx context.Context, tx *memory.Tx, key core.InboxKey) (core.InboxStatus, error) {
+	return n.Store.Mark(ctx, tx, key.WithoutHash())
 }
 
 var capabilityFaults = []struct {
@@ -224,8 +224,8 @@ var capabilityFaults = []struct {
 	{"marks of a batch are kept after an outage", "outage-leaves-no-mark", func(s *memory.Store) core.Inbox[*memory.Tx] { return keepsMarks{s} }},
 	{"handler of a batch gets a context of its own", "handler-context-has-its-values", func(s *memory.Store) core.Inbox[*memory.Tx] { return ownContext{s} }},
 	{"purges at half the age", "purge-keeps-young-marks", func(s *memory.Store) core.Inbox[*memory.Tx] { return purgesYoung{s} }},
-	{"a batch keeps no prints", "batch-tells-conflicts", func(s *memory.Store) core.Inbox[*memory.Tx] { return noPrint{s} }},
-	{"marks keep no print", "mark-tells-conflicts", func(s *memory.Store) core.Inbox[*memory.Tx] { return noPrint{s} }},
+	{"a batch keeps no hashes", "batch-tells-conflicts", func(s *memory.Store) core.Inbox[*memory.Tx] { return noHash{s} }},
+	{"marks keep no hash", "mark-tells-conflicts", func(s *memory.Store) core.Inbox[*memory.Tx] { return noHash{s} }},
 	{"purges nobody", "purge-of-all-consumers", func(s *memory.Store) core.Inbox[*memory.Tx] { return purgesNobody{s} }},
 }
 

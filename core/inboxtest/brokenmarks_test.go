@@ -104,8 +104,8 @@ func TestMarkSuiteCatchesFaults(t *testing.T) { // TE-02 TE-06
 		"deaf": {&marks{finish: func(b *marks, ctx context.Context, key core.InboxKey, keep time.Duration) error {
 			return b.Marks.FinishMark(context.WithoutCancel(ctx), key, keep)
 		}}, "marks-heed-their-context"},
-		"no print": {&marks{finish: func(b *marks, ctx context.Context, key core.InboxKey, keep time.Duration) error {
-			return b.Marks.FinishMark(ctx, key.Bare(), keep)
+		"no hash": {&marks{finish: func(b *marks, ctx context.Context, key core.InboxKey, keep time.Duration) error {
+			return b.Marks.FinishMark(ctx, key.WithoutHash(), keep)
 		}}, "done-for-another-content"},
 	}
 	backed := map[string]bool{}

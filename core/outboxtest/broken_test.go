@@ -217,7 +217,7 @@ func (b *broken) at(ref core.Ref) *core.Record {
 		if st.Route == ref.Route && st.Seq == ref.Seq && !st.Settled() {
 			r := core.Record{
 				Ref: core.Ref{Route: st.Route, Seq: st.Seq, ID: st.ID, Version: st.Version}, Slot: st.Slot,
-				Failed: st.State == core.StateFailed, Holder: st.Holder,
+				Failed: st.State == core.StateFailed, HeldBy: st.Holder,
 			}
 			r.Envelope.ID, r.Envelope.Key = st.ID, st.Key
 			return &r

@@ -69,9 +69,9 @@ func dueHoldsRetries(k *kit) {
 			"a retry came with slot %d after %d, and age %s", r.Slot, rs[i].Slot, r.Age)
 	}
 	m.none("it is a retry", append(ids(rs), late[0].ID)...)
-	p := other.read(core.ReadRequest{NewlyOwned: []core.RouteSlots{k.all()}, Limit: 10})
+	p := other.read(core.ReadRequest{NewlyOwned: []core.RouteSlots{k.all()}, BlockedLimit: 10})
 	for _, w := range p.Blocked {
-		k.failIf(w.Holder != m.self.Session, "retries are held, and another session sees %+v", w)
+		k.failIf(w.HeldBy != m.self.Session, "retries are held, and another session sees %+v", w)
 	}
 	m.settle(core.Published(&got[0]), core.Retry(&got[1], errNo, far))
 	m.gone("it was published", got[0].Ref)
@@ -100,7 +100,7 @@ func dueRepeats(k *kit) {
 func dueNewLeavesOutOwn(k *kit) {
 	m := k.owner(1)
 	part := k.all()
-	part.DueNew = true
+	part.DueExcludeHeld = true
 	var seen []string
 	for _, n := range []int{2, 1} {
 		m.retries(n, 0)
@@ -166,7 +166,7 @@ func timersGetGreaterNumbersOnce(k *kit) {
 	timers := k.stage(k.rows(n, delay(short), key("k"))...)
 	far1 := k.stage(k.row(delay(far)))
 	before := m.some(3)
-	last := m.read(core.ReadRequest{Limit: 1}).Last
+	last := m.read(core.ReadRequest{BlockedLimit: 1}).LastSeq
 	k.sleep(2 * short)
 	m.none("Due has not put it in line", timers...)
 	var moved atomic.Int32
@@ -181,8 +181,8 @@ func timersGetGreaterNumbersOnce(k *kit) {
 		k.failIf(r.Seq <= before[2].Seq || r.Seq <= last || seen[r.Seq],
 			"a timer that came due has the number %d, and %d was drawn before, or it is not the only one", r.Seq, last)
 		seen[r.Seq] = true
-		k.failIf(r.Attempts != 0 || r.Failed || r.Holder != 0 || r.Age < 0 || r.Age > k.now().Sub(staged)-short+k.slack(),
-			"a timer that came due has attempts %d, failed %v, holder %d and age %s", r.Attempts, r.Failed, r.Holder, r.Age)
+		k.failIf(r.Attempts != 0 || r.Failed || r.HeldBy != 0 || r.Age < 0 || r.Age > k.now().Sub(staged)-short+k.slack(),
+			"a timer that came due has attempts %d, failed %v, holder %d and age %s", r.Attempts, r.Failed, r.HeldBy, r.Age)
 	}
 	m.none("it is due in an hour", far1...)
 	rs := m.find(timers...)

@@ -57,9 +57,9 @@ func evictionCountsCrashesOfHolds(k *kit) {
 			want = 1
 		}
 		got := by.live(rs[i].Ref)
-		k.failIf(got.Crashes != want || got.Holder != 0 || got.Attempts != 0 || got.Version < rs[i].Version || want == 0 && got.Version != rs[i].Version,
+		k.failIf(got.Crashes != want || got.HeldBy != 0 || got.Attempts != 0 || got.Version < rs[i].Version || want == 0 && got.Version != rs[i].Version,
 			"its holder was removed (held: %v): crashes %d, holder %d, attempts %d, and version %d after %d; want %d crashes and no holder",
-			i < 3, got.Crashes, got.Holder, got.Attempts, got.Version, rs[i].Version, want)
+			i < 3, got.Crashes, got.HeldBy, got.Attempts, got.Version, rs[i].Version, want)
 	}
 	by.claim(core.AllSlots)
 	by.hold(refs(by.find(ids(rs)...))...)
@@ -112,8 +112,8 @@ func evictionWaitsForNoLock(k *kit) {
 	unlock()
 	m.die(by)
 	got := by.live(r.Ref)
-	k.failIf(got.Crashes != 1 || got.Holder != 0,
-		"its holder was removed while it was locked: crashes %d, holder %d, want 1 and 0", got.Crashes, got.Holder)
+	k.failIf(got.Crashes != 1 || got.HeldBy != 0,
+		"its holder was removed while it was locked: crashes %d, holder %d, want 1 and 0", got.Crashes, got.HeldBy)
 }
 
 // Without this the records that a member cannot end any more wait for its lease, or come back uncounted.
@@ -124,16 +124,16 @@ func memberRemovesItself(k *kit) {
 	former := *m
 	former.self.Heartbeats--
 	membership := m.heartbeat(m.remove(&former))
-	k.failIf(!membership.Known, "a member removed itself with other heartbeats than its own, and is not known")
+	k.failIf(!membership.IsMember, "a member removed itself with other heartbeats than its own, and is not known")
 	m.self.Heartbeats++
-	k.until("a member has removed itself", func() bool { return !m.heartbeat(m.remove(m)).Known })
+	k.until("a member has removed itself", func() bool { return !m.heartbeat(m.remove(m)).IsMember })
 	u := k.partitions(watch.heartbeat())[0]
 	got := find(watch.heartbeat(), m.self.Session)
 	k.failIf(got != nil || u.Owner != 0 || u.UncertainUpTo < r.Seq,
 		"a member removed itself: it is %+v, and its partition has the owner %d and UncertainUpTo %d, want none, and at least %d", got, u.Owner, u.UncertainUpTo, r.Seq)
-	if got := watch.live(r.Ref); got.Crashes != 1 || got.Holder != 0 {
+	if got := watch.live(r.Ref); got.Crashes != 1 || got.HeldBy != 0 {
 		k.fail("a member removed itself, and the record that it held has %d crashes and the holder %d, want 1 and none",
-			got.Crashes, got.Holder)
+			got.Crashes, got.HeldBy)
 	}
 }
 
@@ -162,12 +162,12 @@ func evictionAndSettleExcludeEachOther(k *kit) {
 			got := by.dueAll(1, 0)[0]
 			k.failIf(got.Attempts != 1 || got.Crashes != 0,
 				"a member settled and was removed: attempts %d and crashes %d, want 1 and 0", got.Attempts, got.Crashes)
-		case errors.Is(err, core.ErrFenced), errors.Is(err, core.ErrBusy): // the removal had locked it
+		case errors.Is(err, core.ErrFenced), errors.Is(err, core.ErrLocked): // the removal had locked it
 			got := by.live(r.Ref)
 			k.failIf(got.Attempts != 0 || got.Crashes != 1,
 				"a member was removed and did not settle any more: attempts %d and crashes %d, want 0 and 1", got.Attempts, got.Crashes)
 		default:
-			k.fail("a member settled while it was removed: got %v, want nil, core.ErrFenced or core.ErrBusy", err)
+			k.fail("a member settled while it was removed: got %v, want nil, core.ErrFenced or core.ErrLocked", err)
 		}
 		by.settle(core.Published(&r))
 		by.free(core.AllSlots)
@@ -189,9 +189,9 @@ func evictedSessionIsNotKnown(k *kit) {
 	m, _, _ := k.dead(1)
 	p, err := m.store.Read(k.ctx, m.self.Session, k.everything())
 	k.must("read", err)
-	k.failIf(p.Known, "a removed session reads and is said to be a member")
+	k.failIf(p.IsMember, "a removed session reads and is said to be a member")
 	r := m.heartbeat()
-	k.failIf(r.Known || find(r, m.self.Session) != nil, "a removed session renews and is said to be a member")
+	k.failIf(r.IsMember || find(r, m.self.Session) != nil, "a removed session renews and is said to be a member")
 }
 
 // fenced fails unless err is core.ErrFenced.
@@ -204,7 +204,7 @@ func evictedSessionHoldsNothing(k *kit) {
 	m, by, rs := k.dead(3)
 	_, err := m.store.Hold(k.ctx, m.self.Session, core.HoldRequest{Refs: refs(rs)})
 	k.fenced("takes records", err)
-	_, err = m.store.Hold(k.ctx, m.self.Session, core.HoldRequest{Slots: k.all(), N: 3, Bytes: 1 << 20})
+	_, err = m.store.Hold(k.ctx, m.self.Session, core.HoldRequest{Slots: k.all(), KeylessLimit: 3, Bytes: 1 << 20})
 	k.fenced("takes the next records", err)
 	by.holder("after a take of a removed session", 0, refs(rs)...)
 }
@@ -248,7 +248,7 @@ func evictedSessionSettlesNothing(k *kit) {
 		for i := range rs {
 			m.refused("by a removed session", core.ErrFenced, o(&rs[i]))
 			got := by.live(rs[i].Ref)
-			k.failIf(got.Version != rs[i].Version || got.Attempts != 0 || got.Failed || got.Holder != 0,
+			k.failIf(got.Version != rs[i].Version || got.Attempts != 0 || got.Failed || got.HeldBy != 0,
 				"a removed session changed a record: version %d after %d, attempts %d", got.Version, rs[i].Version, got.Attempts)
 		}
 		by.claim(core.AllSlots)

@@ -11,8 +11,8 @@ func releasing(fn func(ctx context.Context, b *broken, holder core.Session, o co
 	return fault{settle: func(ctx context.Context, b *broken, self core.Session, os []core.Outcome) core.Results {
 		res := make(core.Results, len(os))
 		for i, o := range os {
-			if r := b.at(o.Ref()); r != nil && r.Holder != 0 && r.Holder != self && o.Event() == core.EventReleased {
-				res[i] = fn(ctx, b, r.Holder, o)
+			if r := b.at(o.Ref()); r != nil && r.HeldBy != 0 && r.HeldBy != self && o.Event() == core.EventReleased {
+				res[i] = fn(ctx, b, r.HeldBy, o)
 			} else {
 				res[i] = b.store.Settle(ctx, self, os[i:i+1])[0]
 			}

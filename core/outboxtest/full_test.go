@@ -70,15 +70,15 @@ func (f *full) Read(ctx context.Context, self core.Session, l core.ReadRequest) 
 }
 
 func (f *full) Settle(ctx context.Context, self core.Session, os []core.Outcome) core.Results {
-	if !slices.ContainsFunc(os, func(o core.Outcome) bool { return o.Notice() >= firstFrom }) {
+	if !slices.ContainsFunc(os, func(o core.Outcome) bool { return o.NoticeNumber() >= firstFrom }) {
 		return f.Store.Settle(ctx, self, os)
 	}
 	res := make(core.Results, len(os))
 	for i := range os {
-		if os[i].Notice() < firstFrom {
+		if os[i].NoticeNumber() < firstFrom {
 			res[i] = f.Store.Settle(ctx, self, os[i:i+1])[0]
 		} else {
-			f.noticeDone(ctx, self, os[i].Notice())
+			f.noticeDone(ctx, self, os[i].NoticeNumber())
 		}
 	}
 	return res

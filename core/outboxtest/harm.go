@@ -38,7 +38,7 @@ func badLimitsDoNoHarm(k *kit) {
 		rg := wide(k.all())
 		rg.Limit = bad
 		request := core.ReadRequest{
-			Ranges: []core.Range{rg}, Keys: k.ofKey("k", bad), NewlyOwned: []core.RouteSlots{k.all()}, Limit: bad, Bytes: 1 << 20,
+			Ranges: []core.Range{rg}, Keys: k.ofKey("k", bad), NewlyOwned: []core.RouteSlots{k.all()}, BlockedLimit: bad, Bytes: 1 << 20,
 		}
 		p, err := m.store.Read(k.ctx, m.self.Session, request)
 		if err == nil {
@@ -46,7 +46,7 @@ func badLimitsDoNoHarm(k *kit) {
 			k.cutOrWhole("a key", bad, core.Records{Records: p.Keys[0].Records, More: p.Keys[0].More}, rs[1:4])
 			k.failIf(len(p.Blocked) == 0 && !p.MoreBlocked, "a look at what waits, with the limit %d, has nothing and does not say that there is more", bad)
 		}
-		ts, err := m.store.Hold(k.ctx, m.self.Session, core.HoldRequest{Slots: k.all(), N: bad, Bytes: 1 << 20})
+		ts, err := m.store.Hold(k.ctx, m.self.Session, core.HoldRequest{Slots: k.all(), KeylessLimit: bad, Bytes: 1 << 20})
 		k.noneFor("a take", bad, len(ts), err)
 		d, err := m.store.Due(k.ctx, m.self.Session, []core.RouteSlots{k.all()}, bad)
 		k.noneFor("due", bad, len(d.Retries)+d.TimersReady, err)
@@ -75,7 +75,7 @@ func nobodyIsNoSession(k *kit) {
 	rs := m.some(2)
 	partition := k.partitions(m.heartbeat())[0]
 	p, err := m.store.Read(k.ctx, 0, k.everything())
-	k.failIf(err == nil && p.Known, "session 0 is no member, and a page says that it is one")
+	k.failIf(err == nil && p.IsMember, "session 0 is no member, and a page says that it is one")
 	_, err = m.store.Hold(k.ctx, 0, core.HoldRequest{Refs: refs(rs)})
 	k.fenced("of number 0 takes records", err)
 	_, err = m.store.Due(k.ctx, 0, []core.RouteSlots{k.all()}, 10)

@@ -75,7 +75,7 @@ var harmFaults = []faulty{
 	},
 	{"takes without a number", "bad-limits-do-no-harm", holdRequests(func(_ *broken, w *core.HoldRequest) {
 		if len(w.Refs) == 0 {
-			w.N = max(w.N, 1)
+			w.KeylessLimit = max(w.KeylessLimit, 1)
 		}
 	})},
 	{"cuts a page without a word", "bad-limits-do-no-harm", fault{page: func(_ *broken, l *core.ReadRequest, p *core.ReadResult) {
@@ -103,7 +103,7 @@ var harmFaults = []faulty{
 			return b.store.ReleasePartition(ctx, self, u, out)
 		}),
 	},
-	{"knows nobody", "nobody-is-no-session", pages(func(p *core.ReadResult) { p.Known = true })},
+	{"knows nobody", "nobody-is-no-session", pages(func(p *core.ReadResult) { p.IsMember = true })},
 	{"divides one limit", "ranges-have-their-own-limits", shared(true)},
 	{"divides the bytes", "ranges-have-their-own-limits", shared(false)},
 	{"answers the first range only", "ranges-have-their-own-limits", pages(func(p *core.ReadResult) {
@@ -112,7 +112,7 @@ var harmFaults = []faulty{
 		}
 	})},
 	{"blocks on the first route only", "blocks-on-each-route", looks(func(l *core.ReadRequest) {
-		l.Blocks = l.Blocks[:min(len(l.Blocks), 1)]
+		l.BlockingRoutes = l.BlockingRoutes[:min(len(l.BlockingRoutes), 1)]
 	})},
 	{"shows waiting records of the first part only", "blocks-on-each-route", looks(func(l *core.ReadRequest) {
 		l.NewlyOwned = l.NewlyOwned[:min(len(l.NewlyOwned), 1)]

@@ -51,7 +51,7 @@ type Redriver interface {
 }
 
 // Teller is a [Tx] that can write a notice, as those commands of the store do that write such ones. Its number
-// is the store's. Without it the suite does not know core.NoticeDecide and core.NoticeFrom.
+// is the store's. Without it the suite does not know core.NoticeDecide and core.NoticeReread.
 type Teller interface {
 	Tell(ctx context.Context, c core.Notice) error
 }

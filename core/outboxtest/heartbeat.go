@@ -66,7 +66,7 @@ func renewalNeedsAMember(k *kit) {
 	m := k.stranger(2)
 	partition := k.partitions(watch.heartbeat())[0].Partition
 	r := m.heartbeat(moves(core.Transfer{Partition: partition, To: m.self.Session}))
-	k.failIf(r.Known || find(r, m.self.Session) != nil, "a renewal without Join made a member")
+	k.failIf(r.IsMember || find(r, m.self.Session) != nil, "a renewal without Join made a member")
 	k.failIf(k.slotsOf(watch.heartbeat(), m.self.Session) != 0, "a session that is not a member took a partition")
 }
 
@@ -83,7 +83,7 @@ func zeroSessionOnlyLooks(k *kit) {
 		Transfers: []core.Transfer{{Partition: partition, From: m.self.Session}},
 	})
 	k.must("look", err)
-	k.failIf(r.Known, "the zero session is said to be a member")
+	k.failIf(r.IsMember, "the zero session is said to be a member")
 	now := k.look()
 	k.failIf(find(now, m.self.Session) == nil || find(now, other.self.Session) == nil || find(now, other.self.Session).Suspected,
 		"a look removed or flagged a member, or the membership does not show all")
@@ -252,7 +252,7 @@ func leaveFreesPartitions(k *kit) {
 	}
 	watch.hold(refs(rs)...)
 	p, err := m.store.Read(k.ctx, m.self.Session, k.everything())
-	k.failIf(err != nil || p.Known, "a member that left reads on: known %v, %v", p.Known, err)
+	k.failIf(err != nil || p.IsMember, "a member that left reads on: known %v, %v", p.IsMember, err)
 }
 
 // Without this the first who serves a route again passes over its records, or takes for unsent what a dead one had out.
@@ -344,7 +344,7 @@ func leaveComesLast(k *kit) {
 	by := k.join(2)
 	partition := k.partitions(m.heartbeat())[1].Partition
 	r := m.heartbeat(leave, m.remove(dead), moves(core.Transfer{Partition: partition, From: m.self.Session, To: by.self.Session}))
-	k.failIf(r.Known || find(r, m.self.Session) != nil, "a member left, and is still in the membership")
+	k.failIf(r.IsMember || find(r, m.self.Session) != nil, "a member left, and is still in the membership")
 	k.failIf(find(r, dead.self.Session) != nil, "a member removed another one and left in one heartbeat, and the other one is still in the membership")
 	us := k.partitions(by.heartbeat())
 	k.failIf(us[0].Owner != 0 || us[1].Owner != by.self.Session,

@@ -67,7 +67,7 @@ var unfenced = fault{
 		}
 		return res
 	},
-	page: func(_ *broken, _ *core.ReadRequest, p *core.ReadResult) { p.Known = true },
+	page: func(_ *broken, _ *core.ReadRequest, p *core.ReadResult) { p.IsMember = true },
 }
 
 // byOwner does for a session what the owner of the slots may, or any member.
@@ -104,13 +104,13 @@ var heartbeatFaults = []faulty{
 				m.Self.Session, m.Evict, m.Self.Routes = m.Transfers[0].From, nil, nil
 			}
 			r, err := b.store.Heartbeat(ctx, m)
-			r.Known = r.Known && !looks
+			r.IsMember = r.IsMember && !looks
 			return r, err
 		}},
 	},
 	{
 		"lets join who only looks", "zero-session-only-looks",
-		fault{membership: func(_ *broken, m *core.HeartbeatRequest, r *core.Membership) { r.Known = r.Known || m.Join }},
+		fault{membership: func(_ *broken, m *core.HeartbeatRequest, r *core.Membership) { r.IsMember = r.IsMember || m.Join }},
 	},
 	{"ignores renewals", "heartbeat-is-renewed", heartbeats(func(m *core.HeartbeatRequest) { m.Self.Heartbeats = 1 })},
 	{"takes late renewals", "late-renewal-changes-nothing", fault{membership: func(b *broken, m *core.HeartbeatRequest, r *core.Membership) {
@@ -310,8 +310,8 @@ var heartbeatFaults = []faulty{
 			for i, err := range res {
 				if errors.Is(err, core.ErrFenced) {
 					ref := os[i].Ref()
-					if r := b.at(ref); r != nil && r.Holder != 0 {
-						b.store.Settle(ctx, r.Holder, os[i:i+1])
+					if r := b.at(ref); r != nil && r.HeldBy != 0 {
+						b.store.Settle(ctx, r.HeldBy, os[i:i+1])
 					}
 				}
 			}

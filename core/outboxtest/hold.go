@@ -34,7 +34,7 @@ func holdersNeverShare(k *kit) {
 	suitetest.Parallel(takers, func(i int) {
 		var out []core.Ref
 		for misses := 0; misses < 5; {
-			ts := ms[i].next(3, func(w *core.HoldRequest) { w.Out = out })
+			ts := ms[i].next(3, func(w *core.HoldRequest) { w.ExcludeRefs = out })
 			if len(ts) == 0 {
 				misses++
 				k.sleep(pause)
@@ -66,7 +66,7 @@ func nextIsInOrderWithoutKeys(k *kit) {
 	k.stage(k.row(delay(far)))
 	want := []string{all[0], all[2], all[4], all[6], all[8], all[10]}
 	got := m.next(4)
-	got = append(got, m.next(10, func(w *core.HoldRequest) { w.Out = heldRefs(got) })...)
+	got = append(got, m.next(10, func(w *core.HoldRequest) { w.ExcludeRefs = heldRefs(got) })...)
 	k.failIf(!slices.Equal(heldIDs(got), want),
 		"every second of 12 records has a key, and %s were taken in 4 and the rest, want those without in order", suitetest.Names(heldIDs(got), all))
 	for i := range got {
@@ -90,7 +90,7 @@ func nextBeginsWithOwnHolds(k *kit) {
 	k.failIf(!slices.Equal(heldIDs(first), heldIDs(again)) || !slices.Equal(heldIDs(first), all[:3]),
 		"the next three were asked for twice, and taken were %s and %s, want the first three both times", suitetest.Names(heldIDs(first), all), suitetest.Names(heldIDs(again), all))
 	out := []core.Ref{first[0].Ref, first[2].Ref}
-	third := m.next(3, func(w *core.HoldRequest) { w.Out = out })
+	third := m.next(3, func(w *core.HoldRequest) { w.ExcludeRefs = out })
 	want := []string{all[1], all[3], all[4]}
 	k.failIf(!slices.Equal(heldIDs(third), want),
 		"the first three are held and the second is not out; the next three are %s, want [1 3 4]", suitetest.Names(heldIDs(third), all))
@@ -102,7 +102,7 @@ func nextLeavesOutWhatIsHeld(k *kit) {
 	rs := m.some(6)
 	other.next(2)
 	m.hold(rs[2].Ref)
-	got := heldIDs(m.next(2, func(w *core.HoldRequest) { w.Out = refs(rs[2:3]) }))
+	got := heldIDs(m.next(2, func(w *core.HoldRequest) { w.ExcludeRefs = refs(rs[2:3]) }))
 	k.failIf(!slices.Equal(got, ids(rs[3:5])), "two are held by another, one is out, and the next two are %s, want [3 4]", suitetest.Names(got, ids(rs)))
 	ts := k.join(1).next(10, func(w *core.HoldRequest) { w.Slots.Slots = core.SlotRange(0, 64) &^ (1 << rs[5].Slot) })
 	k.failIf(len(ts) > 0, "of other slots than the only free record's %d records were taken", len(ts))
@@ -124,7 +124,7 @@ func nextKeepsToItsBytes(k *kit) {
 	var got []string
 	var out []core.Ref
 	for _, most := range []int64{1, 2500, 1 << 20} {
-		ts := m.next(5, func(w *core.HoldRequest) { w.Bytes, w.Out = most, out })
+		ts := m.next(5, func(w *core.HoldRequest) { w.Bytes, w.ExcludeRefs = most, out })
 		n := int64(len(ts))
 		k.failIf(n == 0 || n > max(1, most/1000), "take of bodies of 1000 bytes with the bound %d answered %d", most, n)
 		out = append(out, heldRefs(ts)...)
@@ -139,10 +139,10 @@ func nextKeepsToItsBytes(k *kit) {
 func deliveriesCountOnce(k *kit) {
 	m := k.owner(1)
 	rs := m.some(2)
-	deliver := func(w *core.HoldRequest) { w.Deliver = true }
-	byRef := func() int { return m.sendHold(core.HoldRequest{Refs: refs(rs[:1]), Deliver: true})[0].Deliveries }
+	deliver := func(w *core.HoldRequest) { w.CountDelivery = true }
+	byRef := func() int { return m.sendHold(core.HoldRequest{Refs: refs(rs[:1]), CountDelivery: true})[0].Deliveries }
 	byNext := func() int {
-		ts := m.next(2, deliver, func(w *core.HoldRequest) { w.Out = refs(rs[:1]) })
+		ts := m.next(2, deliver, func(w *core.HoldRequest) { w.ExcludeRefs = refs(rs[:1]) })
 		k.failIf(len(ts) != 1 || ts[0].Ref != rs[1].Ref || ts[0].Record.Deliveries != ts[0].Deliveries,
 			"one of two is out, and %d were taken, or another one, or its counts differ", len(ts))
 		return ts[0].Deliveries
@@ -179,7 +179,7 @@ func nextSaysWhatItPassed(k *kit) {
 	var out []core.Ref
 	heeded := false // the store heeds the scope
 	step := func(what string, w core.HoldRequest, taken, left []int64) {
-		w.Slots, w.Out, w.Bytes = k.all(), out, cmp.Or(w.Bytes, 1<<20)
+		w.Slots, w.ExcludeRefs, w.Bytes = k.all(), out, cmp.Or(w.Bytes, 1<<20)
 		var got, met []int64
 		for _, t := range m.sendHold(w) {
 			switch {
@@ -199,20 +199,20 @@ func nextSaysWhatItPassed(k *kit) {
 		}
 	}
 	first := rs[0].Seq - 1
-	step("two behind two that are held", core.HoldRequest{N: 2, From: first, To: math.MaxInt64, Most: 9}, seqs(2, 3), seqs(0, 1))
-	step("one that the bytes allow, and one that was passed", core.HoldRequest{N: 5, Bytes: 1, From: rs[3].Seq, To: rs[6].Seq, Passed: seqs(1), Most: 2},
+	step("two behind two that are held", core.HoldRequest{KeylessLimit: 2, AfterSeq: first, UpToSeq: math.MaxInt64, UnheldLimit: 9}, seqs(2, 3), seqs(0, 1))
+	step("one that the bytes allow, and one that was passed", core.HoldRequest{KeylessLimit: 5, Bytes: 1, AfterSeq: rs[3].Seq, UpToSeq: rs[6].Seq, ExtraSeqs: seqs(1), UnheldLimit: 2},
 		seqs(4), seqs(1, 5, 6))
-	step("a part, behind those that were passed", core.HoldRequest{N: 5, From: rs[4].Seq, To: rs[6].Seq, Passed: seqs(0, 1), Most: 9},
+	step("a part, behind those that were passed", core.HoldRequest{KeylessLimit: 5, AfterSeq: rs[4].Seq, UpToSeq: rs[6].Seq, ExtraSeqs: seqs(0, 1), UnheldLimit: 9},
 		seqs(6), seqs(0, 1, 5))
 	unlock()
 	_, err := other.store.Heartbeat(k.ctx, core.HeartbeatRequest{Self: other.self, Leave: true})
 	k.must("leave", err)
-	step("all others", core.HoldRequest{N: 5, From: rs[7].Seq, To: math.MaxInt64, Passed: seqs(0, 1, 5, 7), Most: 9}, seqs(0, 1, 5, 7, 8), nil)
+	step("all others", core.HoldRequest{KeylessLimit: 5, AfterSeq: rs[7].Seq, UpToSeq: math.MaxInt64, ExtraSeqs: seqs(0, 1, 5, 7), UnheldLimit: 9}, seqs(0, 1, 5, 7, 8), nil)
 	out = out[:2]
-	step("those of the range whose answer was lost", core.HoldRequest{N: 9, From: rs[4].Seq, To: math.MaxInt64, Most: 9}, seqs(5, 6, 7, 8), nil)
-	step("the others whose answer was lost", core.HoldRequest{N: 9, From: rs[8].Seq, To: math.MaxInt64, Passed: seqs(0, 1, 4), Most: 9}, seqs(0, 1, 4), nil)
+	step("those of the range whose answer was lost", core.HoldRequest{KeylessLimit: 9, AfterSeq: rs[4].Seq, UpToSeq: math.MaxInt64, UnheldLimit: 9}, seqs(5, 6, 7, 8), nil)
+	step("the others whose answer was lost", core.HoldRequest{KeylessLimit: 9, AfterSeq: rs[8].Seq, UpToSeq: math.MaxInt64, ExtraSeqs: seqs(0, 1, 4), UnheldLimit: 9}, seqs(0, 1, 4), nil)
 	rs = m.some(4)
 	m.hold(rs[3].Ref) // as a Hold that was carried out late
 	out = nil
-	step("those before one whose answer was lost", core.HoldRequest{N: 2, From: rs[0].Seq - 1, To: math.MaxInt64, Most: 9}, seqs(3, 0), seqs(1, 2))
+	step("those before one whose answer was lost", core.HoldRequest{KeylessLimit: 2, AfterSeq: rs[0].Seq - 1, UpToSeq: math.MaxInt64, UnheldLimit: 9}, seqs(3, 0), seqs(1, 2))
 }

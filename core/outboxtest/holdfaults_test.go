@@ -39,16 +39,16 @@ func holdStatuses(from, to core.HoldStatus) fault {
 
 // holdless takes the next without looking for holds, and without any.
 var holdless = fault{hold: func(ctx context.Context, b *broken, self core.Session, w core.HoldRequest) ([]core.HoldResult, error) {
-	if w.N == 0 {
+	if w.KeylessLimit == 0 {
 		return b.store.Hold(ctx, self, w)
 	}
-	p, err := b.store.Read(ctx, self, core.ReadRequest{Ranges: []core.Range{{RouteSlots: w.Slots, To: 1 << 60, Limit: 1000}}, Limit: 1, Bytes: 1 << 30})
+	p, err := b.store.Read(ctx, self, core.ReadRequest{Ranges: []core.Range{{RouteSlots: w.Slots, To: 1 << 60, Limit: 1000}}, BlockedLimit: 1, Bytes: 1 << 30})
 	var out []core.HoldResult
 	if len(p.Ranges) == 0 {
 		return nil, err
 	}
 	for _, r := range p.Ranges[0].Records {
-		if r.Envelope.Key == "" && !slices.Contains(w.Out, r.Ref) && len(out) < w.N {
+		if r.Envelope.Key == "" && !slices.Contains(w.ExcludeRefs, r.Ref) && len(out) < w.KeylessLimit {
 			out = append(out, core.HoldResult{Ref: r.Ref, Status: core.HoldGranted, Record: &r})
 		}
 	}
@@ -93,33 +93,33 @@ var takeFaults = []faulty{
 		fault{hold: func(ctx context.Context, b *broken, self core.Session, w core.HoldRequest) ([]core.HoldResult, error) {
 			for ref, s := range b.holds {
 				if s == self {
-					w.Out = append(w.Out, ref)
+					w.ExcludeRefs = append(w.ExcludeRefs, ref)
 				}
 			}
 			return b.holdStatus(ctx, self, w)
 		}},
 	},
-	{"ignores Out", "next-begins-with-own-holds", holdRequests(func(_ *broken, w *core.HoldRequest) { w.Out = nil })},
+	{"ignores Out", "next-begins-with-own-holds", holdRequests(func(_ *broken, w *core.HoldRequest) { w.ExcludeRefs = nil })},
 	{"ignores holds", "next-leaves-out-what-is-held", holdless},
 	{"ignores slots", "next-leaves-out-what-is-held", holdRequests(func(_ *broken, w *core.HoldRequest) { w.Slots.Slots = core.AllSlots })},
 	{"takes behind locks", "next-leaves-out-what-is-held", fault{waits: "hold"}},
 	{"ignores Bytes", "next-keeps-to-its-bytes", holdRequests(func(_ *broken, w *core.HoldRequest) { w.Bytes = 1 << 40 })},
 	{"takes nothing that is larger than Bytes", "next-keeps-to-its-bytes", holdRequests(func(_ *broken, w *core.HoldRequest) {
 		if w.Bytes < 1000 {
-			w.N = 0
+			w.KeylessLimit = 0
 		}
 	})},
 	{"passes in silence what is locked", "next-says-what-it-passed", fault{hold: func(ctx context.Context, b *broken, self core.Session,
 		w core.HoldRequest,
 	) ([]core.HoldResult, error) {
 		ts, err := b.store.Hold(ctx, self, w)
-		if w.To == 0 || w.To == math.MaxInt64 {
+		if w.UpToSeq == 0 || w.UpToSeq == math.MaxInt64 {
 			return ts, err
 		}
-		return slices.DeleteFunc(ts, func(t core.HoldResult) bool { return t.Record == nil && t.Ref.Seq > w.From }), err
+		return slices.DeleteFunc(ts, func(t core.HoldResult) bool { return t.Record == nil && t.Ref.Seq > w.AfterSeq }), err
 	}}},
 	{"forgets what was passed", "next-says-what-it-passed", holdRequests(func(_ *broken, w *core.HoldRequest) {
-		w.Passed = nil
+		w.ExtraSeqs = nil
 	})},
 	{"counts each answer as a delivery", "deliveries-count-once", holdResults(func(b *broken, _ core.Session, ts []core.HoldResult) {
 		for i := range ts {
@@ -127,8 +127,8 @@ var takeFaults = []faulty{
 		}
 		b.count++
 	})},
-	{"counts no deliveries", "deliveries-count-once", holdRequests(func(_ *broken, w *core.HoldRequest) { w.Deliver = false })},
-	{"counts each take as a delivery", "deliveries-count-once", holdRequests(func(_ *broken, w *core.HoldRequest) { w.Deliver = true })},
+	{"counts no deliveries", "deliveries-count-once", holdRequests(func(_ *broken, w *core.HoldRequest) { w.CountDelivery = false })},
+	{"counts each take as a delivery", "deliveries-count-once", holdRequests(func(_ *broken, w *core.HoldRequest) { w.CountDelivery = true })},
 	{
 		"answers own holds as locked", "hold-repeats",
 		fault{hold: func(ctx context.Context, b *broken, self core.Session, w core.HoldRequest) ([]core.HoldResult, error) {
@@ -227,7 +227,7 @@ var takeFaults = []faulty{
 		releaseFault(func(ctx context.Context, b *broken, self core.Session, u core.PartitionState, out []core.Ref) (bool, error) {
 			out = slices.Clone(out)
 			for i := range out {
-				if r := b.at(out[i]); r != nil && r.Holder == self {
+				if r := b.at(out[i]); r != nil && r.HeldBy == self {
 					out[i] = r.Ref
 				}
 			}

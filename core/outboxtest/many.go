@@ -57,7 +57,7 @@ func rangesHaveTheirOwnLimits(k *kit) {
 	busy.Limit, quiet.Limit = 20, 20
 	for _, bytes := range []int64{1 << 20, 2010} {
 		for _, ranges := range [][]core.Range{{busy, quiet}, {quiet, busy}} {
-			p := m.read(core.ReadRequest{Ranges: ranges, Limit: 10, Bytes: bytes})
+			p := m.read(core.ReadRequest{Ranges: ranges, BlockedLimit: 10, Bytes: bytes})
 			for i, r := range p.Ranges {
 				switch of := ranges[i].Route; {
 				case of == other && !slices.Equal(ids(r.Records), few):
@@ -79,12 +79,12 @@ func blocksOnEachRoute(k *kit) {
 	heads := map[string]string{}
 	for _, route := range []string{k.route, other} {
 		heads[route] = k.stage(k.row(onRoute(route), key("k")), k.row(onRoute(route), key("k")))[0]
-		p := m.read(core.ReadRequest{Ranges: []core.Range{wide(core.RouteSlots{Route: route, Slots: core.AllSlots})}, Limit: 10, Bytes: 1 << 20})
+		p := m.read(core.ReadRequest{Ranges: []core.Range{wide(core.RouteSlots{Route: route, Slots: core.AllSlots})}, BlockedLimit: 10, Bytes: 1 << 20})
 		m.settle(core.Abandon(&p.Ranges[0].Records[0], waybill.ReasonAttempts, errNo))
 	}
 	routes := []string{k.route, other}
 	for range 2 {
-		request := core.ReadRequest{Blocks: routes, Limit: 10, Bytes: 1 << 20}
+		request := core.ReadRequest{BlockingRoutes: routes, BlockedLimit: 10, Bytes: 1 << 20}
 		for _, route := range routes {
 			request.NewlyOwned = append(request.NewlyOwned, core.RouteSlots{Route: route, Slots: core.AllSlots})
 			request.Keys = append(request.Keys, core.KeyRange{Route: route, Key: "k", To: forever, Limit: 10})
@@ -113,7 +113,7 @@ func largeAnswersAreWhole(k *kit) {
 		k.failIf(len(got) < n && !more, "%s of %d records, with the limit 10000, has %d and does not say that there are more", what, n, len(got))
 	}
 	p := m.read(core.ReadRequest{
-		Ranges: []core.Range{wide(k.all())}, Keys: k.ofKey("k", 10_000), Limit: 10_000, Bytes: 1 << 30,
+		Ranges: []core.Range{wide(k.all())}, Keys: k.ofKey("k", 10_000), BlockedLimit: 10_000, Bytes: 1 << 30,
 	})
 	whole("a range", ids(p.Ranges[0].Records), p.Ranges[0].More)
 	whole("a key", ids(p.Keys[0].Records), p.Keys[0].More)
@@ -125,7 +125,7 @@ func largeAnswersAreWhole(k *kit) {
 		m.hold(refs(part)...)
 		m.settle(suitetest.Each(part, func(r *core.Record) core.Outcome { return core.Retry(r, errNo, 0) })...)
 	}
-	p = m.read(core.ReadRequest{NewlyOwned: []core.RouteSlots{k.all()}, Limit: 10_000})
+	p = m.read(core.ReadRequest{NewlyOwned: []core.RouteSlots{k.all()}, BlockedLimit: 10_000})
 	var waiting []string
 	for _, w := range p.Blocked {
 		waiting = append(waiting, w.ID)
@@ -156,7 +156,7 @@ func namesAreComparedExactly(k *kit) {
 	}
 	want := k.stage(rows...)
 	rs := m.find(want...)
-	request := core.ReadRequest{Limit: 100, Bytes: 1 << 20}
+	request := core.ReadRequest{BlockedLimit: 100, Bytes: 1 << 20}
 	for i := range rows {
 		request.Keys = append(request.Keys, k.ofKey(own+twins[i], 10)...)
 	}
@@ -168,7 +168,7 @@ func namesAreComparedExactly(k *kit) {
 	rg := wide(k.all())
 	rg.ExcludeKeys = []string{own + "NAME"}
 	for _, i := range []int{0, 1, 3} {
-		if got := m.read(core.ReadRequest{Ranges: []core.Range{rg}, Limit: 10, Bytes: 1 << 20}); !slices.Contains(ids(got.Ranges[0].Records), want[i]) {
+		if got := m.read(core.ReadRequest{Ranges: []core.Range{rg}, BlockedLimit: 10, Bytes: 1 << 20}); !slices.Contains(ids(got.Ranges[0].Records), want[i]) {
 			k.fail("key %q was to be left out, and so was key %q", rg.ExcludeKeys[0], own+twins[i])
 		}
 	}
@@ -204,7 +204,7 @@ func (k *kit) routesApart() {
 		m.claimOn(r, route)
 		row := k.row(onRoute(route), id("same"))
 		k.stage(row)
-		p := m.read(core.ReadRequest{Ranges: []core.Range{wide(core.RouteSlots{Route: route, Slots: core.AllSlots})}, Limit: 10, Bytes: 1 << 20})
+		p := m.read(core.ReadRequest{Ranges: []core.Range{wide(core.RouteSlots{Route: route, Slots: core.AllSlots})}, BlockedLimit: 10, Bytes: 1 << 20})
 		rs := p.Ranges[0].Records
 		k.failIf(len(rs) != 1 || rs[0].Route != route,
 			"one record was staged on route %q, beside others with nearly that name, and %d are ready", route, len(rs))

@@ -36,7 +36,7 @@ func (k *kit) stranger(partitions int) *member {
 func (k *kit) join(partitions int) *member {
 	m := k.stranger(partitions)
 	r := m.join()
-	k.failIf(!r.Known, "a member joined and the answer says that it is not known")
+	k.failIf(!r.IsMember, "a member joined and the answer says that it is not known")
 	return m
 }
 
@@ -203,7 +203,7 @@ func (m *member) die(by *member) {
 func (m *member) sendHold(w core.HoldRequest) []core.HoldResult {
 	ts, err := m.store.Hold(m.k.ctx, m.self.Session, w)
 	m.k.must("hold", err)
-	m.k.failIf(len(w.Refs) > 0 && w.N == 0 && len(ts) != len(w.Refs), "take answered %d records for %d refs", len(ts), len(w.Refs))
+	m.k.failIf(len(w.Refs) > 0 && w.KeylessLimit == 0 && len(ts) != len(w.Refs), "take answered %d records for %d refs", len(ts), len(w.Refs))
 	return ts
 }
 
@@ -218,7 +218,7 @@ func (m *member) hold(refs ...core.Ref) []core.HoldResult {
 
 // next takes the next n without a key.
 func (m *member) next(n int, mods ...func(w *core.HoldRequest)) []core.HoldResult {
-	w := core.HoldRequest{Slots: m.k.all(), N: n, Bytes: 1 << 20}
+	w := core.HoldRequest{Slots: m.k.all(), KeylessLimit: n, Bytes: 1 << 20}
 	for _, mod := range mods {
 		mod(&w)
 	}
@@ -245,7 +245,7 @@ func (m *member) duePart(p core.RouteSlots, limit int) core.DueResult {
 	m.k.failIf(len(d.Retries) > limit || d.TimersReady > limit,
 		"due with the limit %d answered %d retries and moved %d timers", limit, len(d.Retries), d.TimersReady)
 	for i := range d.Retries {
-		m.k.failIf(d.Retries[i].Holder != m.self.Session, "due answered a retry that the caller does not hold")
+		m.k.failIf(d.Retries[i].HeldBy != m.self.Session, "due answered a retry that the caller does not hold")
 	}
 	return d
 }
@@ -282,5 +282,5 @@ func (m *member) refused(why string, want error, o core.Outcome) {
 	m.k.failIf(!errors.Is(err, want), "settle (%s) %s: got %v, want %v", o.Event(), why, err, want)
 	class := waybill.ClassOf(err)
 	m.k.failIf(class != waybill.ClassRejected,
-		"settle (%s) %s: %v has the class %s, want rejected: build it with core.Refused or core.Fenced", o.Event(), why, err, class)
+		"settle (%s) %s: %v has the class %s, want rejected: build it with core.NewOutcomeError or core.NewFencedError", o.Event(), why, err, class)
 }

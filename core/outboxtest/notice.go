@@ -41,7 +41,7 @@ func (m *member) abandon(rs []core.Record) {
 }
 
 func (m *member) notices(s core.Slots) []core.Notice {
-	return m.read(core.ReadRequest{Slots: []core.RouteSlots{m.k.part(s)}, Limit: 10}).Notices
+	return m.read(core.ReadRequest{Slots: []core.RouteSlots{m.k.part(s)}, BlockedLimit: 10}).Notices
 }
 
 // Without this a key that an operator freed waits until its owner's sweep.
@@ -69,7 +69,7 @@ func noticeRecordsComeWithThePage(k *kit) {
 	cs := m.notices(low)
 	k.failIf(len(cs) == 0 || !suitetest.Concerns(&cs[0], &rs[0]), "of the lower half of the slots a page has the notices %+v, want that of the key", cs)
 	for i, c := range m.notices(low) {
-		k.failIf(c.Kind != core.NoticeFrom && !low.Has(c.Slot), "notice %d is of slot %d, which was not asked for", i, c.Slot)
+		k.failIf(c.Kind != core.NoticeReread && !low.Has(c.Slot), "notice %d is of slot %d, which was not asked for", i, c.Slot)
 	}
 	m.find(ids(rs[:2])...)
 }
@@ -82,7 +82,7 @@ func noticeRecordsAreNoRecords(k *kit) {
 		m.settle(core.Published(&r))
 	}
 	p := m.read(core.ReadRequest{
-		Ranges: []core.Range{wide(k.all())}, Keys: k.ofKey("k", 10), NewlyOwned: []core.RouteSlots{k.all()}, Limit: 10, Bytes: 1 << 20,
+		Ranges: []core.Range{wide(k.all())}, Keys: k.ofKey("k", 10), NewlyOwned: []core.RouteSlots{k.all()}, BlockedLimit: 10, Bytes: 1 << 20,
 	})
 	n := len(p.Ranges[0].Records) + len(p.Keys[0].Records) + len(p.Keys[0].Blocked) + len(p.Blocked) + len(m.next(10))
 	k.failIf(n > 0, "only notices are left, and %d records are ready or wait", n)
@@ -98,18 +98,18 @@ func noticeDoneDeletesTheNotice(k *kit) {
 	k.failIf(len(cs) != 2, "two records were put back in line, and %d notices came", len(cs))
 	gone.die(m)
 	if k.traits.SessionFence {
-		gone.refused("of a notice by a removed session", core.ErrFenced, core.NoticeDone(&cs[0]))
+		gone.refused("of a notice by a removed session", core.ErrFenced, core.DeleteNotice(&cs[0]))
 		n := len(m.notices(core.AllSlots))
 		k.failIf(n != 2, "a removed session was done with a notice, and %d of 2 are left", n)
 	}
 	r := m.one()
-	m.settle(core.NoticeDone(&cs[0]), core.Published(&r))
+	m.settle(core.DeleteNotice(&cs[0]), core.Published(&r))
 	m.gone("it was published beside a notice", r.Ref)
 	left := m.notices(core.AllSlots)
 	k.failIf(len(left) != 1 || left[0].Number != cs[1].Number, "one of two notices was done, and %d are left, or the other one", len(left))
-	err := m.trySettle(core.NoticeDone(&cs[0]))[0]
+	err := m.trySettle(core.DeleteNotice(&cs[0]))[0]
 	k.failIf(err != nil && !errors.Is(err, core.ErrChanged), "a notice was done a second time: got %v, want nil or core.ErrChanged", err)
-	m.settle(core.NoticeDone(&cs[1]))
+	m.settle(core.DeleteNotice(&cs[1]))
 	n := len(m.notices(core.AllSlots))
 	k.failIf(n != 0, "all notices were done, and %d are left", n)
 }
@@ -141,11 +141,11 @@ func decisionNoticeHasItsReason(k *kit) {
 		k.failIf(cs[0] != want[i], "a decision was told as %+v, want %+v", cs[0], want[i])
 		m.untouched("its owner was told of a decision", 0, &rs[i])
 	}
-	m.settle(core.Cancel(&rs[0], waybill.ReasonSkipped), core.NoticeDone(&want[0]))
+	m.settle(core.Cancel(&rs[0], waybill.ReasonSkipped), core.DeleteNotice(&want[0]))
 	m.gone("its owner carried a decision out", rs[0].Ref)
 	cs := m.notices(core.AllSlots)
 	k.failIf(len(cs) != 1 || cs[0] != want[1], "one of two decisions was done, and %+v are left", cs)
-	m.settle(core.NoticeDone(&want[1]))
+	m.settle(core.DeleteNotice(&want[1]))
 	m.untouched("a decision was done and not carried out", 0, &rs[1])
 }
 
@@ -153,22 +153,22 @@ func decisionNoticeHasItsReason(k *kit) {
 func noticeFromWaitsForAllOwners(k *kit) {
 	a, b := k.halves()
 	tx := k.begin()
-	k.tellIn(tx, core.Notice{Kind: core.NoticeFrom, Route: k.route, Seq: 7})
+	k.tellIn(tx, core.Notice{Kind: core.NoticeReread, Route: k.route, Seq: 7})
 	k.commit(tx)
 	seen := func(m *member, s core.Slots) []core.Notice {
 		cs := m.notices(s)
-		k.failIf(len(cs) > 0 && (len(cs) > 1 || cs[0].Kind != core.NoticeFrom || cs[0].Route != k.route || cs[0].Seq != 7),
+		k.failIf(len(cs) > 0 && (len(cs) > 1 || cs[0].Kind != core.NoticeReread || cs[0].Route != k.route || cs[0].Seq != 7),
 			"one notice is from sequence 7 on, and a page has %+v", cs)
 		return cs
 	}
 	first, second := seen(a, low), seen(b, high)
 	k.failIf(len(first) != 1 || len(second) != 1, "a notice concerns all owners of its route, and one of two does not see it")
 	for range 2 {
-		a.settle(core.NoticeDone(&first[0]))
+		a.settle(core.DeleteNotice(&first[0]))
 		k.failIf(len(seen(a, low)) != 0 || len(seen(b, high)) != 1,
 			"one of two owners was done with a notice, and it still sees it, or the other one does not")
 	}
-	b.settle(core.NoticeDone(&second[0]))
+	b.settle(core.DeleteNotice(&second[0]))
 	k.failIf(len(seen(a, core.AllSlots))+len(seen(b, core.AllSlots)) != 0, "both owners were done with a notice, and it is still there")
 }
 
@@ -186,7 +186,7 @@ func membershipTellsOfNoticeRecords(k *kit) {
 	k.failIf(!m.heartbeat().HasNotices || !told(k.route), "a notice was written, and the membership of one who serves its route does not tell of it")
 	k.failIf(told(k.route+"-other"), "a notice was written, and the membership of one who serves another route tells of it")
 	for _, c := range m.notices(core.AllSlots) {
-		m.settle(core.NoticeDone(&c))
+		m.settle(core.DeleteNotice(&c))
 	}
 	k.failIf(m.heartbeat().HasNotices, "all notices were done, and the membership tells of one")
 }

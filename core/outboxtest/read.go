@@ -57,8 +57,8 @@ func envelopeComesBack(k *kit) {
 		k.fail("one of two records was staged as cancellable, and they came back as %v and %v", rs[0].Cancellable, rs[1].Cancellable)
 	}
 	for _, r := range rs {
-		k.failIf(r.Attempts != 0 || r.Crashes != 0 || r.Deliveries != 0 || r.Failed || r.Holder != 0,
-			"a new record has attempts %d, crashes %d, deliveries %d, failed %v and holder %d", r.Attempts, r.Crashes, r.Deliveries, r.Failed, r.Holder)
+		k.failIf(r.Attempts != 0 || r.Crashes != 0 || r.Deliveries != 0 || r.Failed || r.HeldBy != 0,
+			"a new record has attempts %d, crashes %d, deliveries %d, failed %v and holder %d", r.Attempts, r.Crashes, r.Deliveries, r.Failed, r.HeldBy)
 	}
 }
 
@@ -71,8 +71,8 @@ func timesComeBackAsDurations(k *kit) {
 	for i, r := range m.find(rs...) {
 		most := k.now().Sub(before) + k.slack()
 		k.failIf(r.Age < short-k.slack() || r.Age > most, "a record was staged between %s and %s ago, and its age is %s", short, most, r.Age)
-		k.failIf(r.Expires != (i > 0) || i == 1 && (r.Life < far-time.Minute || r.Life > far+time.Minute) || i == 2 && r.Life > time.Minute-far,
-			"record %d (no expiry, in an hour, an hour ago) has expiry %v and the life %s", i, r.Expires, r.Life)
+		k.failIf(r.Expires != (i > 0) || i == 1 && (r.ExpiresIn < far-time.Minute || r.ExpiresIn > far+time.Minute) || i == 2 && r.ExpiresIn > time.Minute-far,
+			"record %d (no expiry, in an hour, an hour ago) has expiry %v and the life %s", i, r.Expires, r.ExpiresIn)
 	}
 }
 
@@ -100,7 +100,7 @@ func rangeKeepsToItsBounds(k *kit) {
 		rg := wide(k.all())
 		rg.From, rg.To = c.from, c.to
 		p := m.read(core.ReadRequest{
-			Ranges: []core.Range{rg}, Limit: 10, Bytes: 1 << 20,
+			Ranges: []core.Range{rg}, BlockedLimit: 10, Bytes: 1 << 20,
 			Keys: []core.KeyRange{{Route: k.route, Key: "k", From: c.from, To: c.to, Limit: 10}},
 		})
 		want := ids(rs[c.first:c.past])
@@ -116,7 +116,7 @@ func rangeKeepsToItsSlots(k *kit) {
 	rs := m.some(150)
 	for _, s := range []core.Slots{core.SlotRange(0, 32), core.SlotRange(63, 64), 1<<3 | 1<<40 | 1<<41, 0, core.AllSlots} {
 		p := m.read(core.ReadRequest{
-			Ranges: []core.Range{wide(k.part(s)), wide(core.RouteSlots{Route: k.route + "-x", Slots: s})}, Limit: 10, Bytes: 1 << 20,
+			Ranges: []core.Range{wide(k.part(s)), wide(core.RouteSlots{Route: k.route + "-x", Slots: s})}, BlockedLimit: 10, Bytes: 1 << 20,
 		})
 		var want []string
 		for _, r := range rs {
@@ -139,7 +139,7 @@ func rangeKeepsToItsLimit(k *kit) {
 		rg := wide(k.all())
 		rg.Limit = n
 		p := m.read(core.ReadRequest{
-			Ranges: []core.Range{rg, wide(k.all())}, Keys: k.ofKey("k", n), Limit: 10, Bytes: 1 << 20,
+			Ranges: []core.Range{rg, wide(k.all())}, Keys: k.ofKey("k", n), BlockedLimit: 10, Bytes: 1 << 20,
 		})
 		k.checkCut("a range", p.Ranges[0], rs, n)
 		k.checkCut("a key", core.Records{Records: p.Keys[0].Records, More: p.Keys[0].More}, rs, n)
@@ -160,7 +160,7 @@ func rangeKeepsToItsBytes(k *kit) {
 	m := k.owner(1)
 	rs := m.some(5, key("k"), body(1000))
 	for _, most := range []int64{1, 999, 1000, 2500, 1 << 20} {
-		p := m.read(core.ReadRequest{Ranges: []core.Range{wide(k.all()), wide(k.all())}, Keys: k.ofKey("k", 10), Limit: 10, Bytes: most})
+		p := m.read(core.ReadRequest{Ranges: []core.Range{wide(k.all()), wide(k.all())}, Keys: k.ofKey("k", 10), BlockedLimit: 10, Bytes: most})
 		n := max(1, min(5, int(most/1000)))
 		k.checkCut("a range with a bound of bytes", p.Ranges[0], rs, n)
 		k.checkCut("a second range with a bound of bytes", p.Ranges[1], rs, n)
@@ -178,7 +178,7 @@ func rangeMayLeaveKeysOut(k *kit) {
 	rs := m.find(k.stage(rows...)...)
 	rg := wide(k.all())
 	rg.ExcludeKeys, rg.ExcludeSeqs = []string{"hot"}, []int64{rs[1].Seq, rs[5].Seq}
-	p := m.read(core.ReadRequest{Ranges: []core.Range{rg}, Limit: 10, Bytes: 1 << 20})
+	p := m.read(core.ReadRequest{Ranges: []core.Range{rg}, BlockedLimit: 10, Bytes: 1 << 20})
 	got := ids(p.Ranges[0].Records)
 	for i, r := range rs {
 		may := i%3 == 0 || i == 1 || i == 5
@@ -193,7 +193,7 @@ func rangeOfKeyedRecords(k *kit) {
 	rs := m.find(k.stage(k.row(), k.row(key("a")), k.row(), k.row(key("b")))...)
 	rg := wide(k.all())
 	rg.KeyedOnly = true
-	p := m.read(core.ReadRequest{Ranges: []core.Range{rg}, Limit: 10, Bytes: 1 << 20})
+	p := m.read(core.ReadRequest{Ranges: []core.Range{rg}, BlockedLimit: 10, Bytes: 1 << 20})
 	got := ids(p.Ranges[0].Records)
 	k.failIf(!slices.Equal(got, []string{rs[1].ID, rs[3].ID}),
 		"keyed records of four were asked for, and %s read, want [1 3]", suitetest.Names(got, ids(rs)))
@@ -210,7 +210,7 @@ func readyIsWhatIsDue(k *kit) {
 	k.sleep(2 * short) // what is due has to be put in line by Due first
 	want := ids(rs[4:])
 	p := m.read(core.ReadRequest{
-		Ranges: []core.Range{wide(k.all())}, Keys: k.ofKey("k", 10), Limit: 10, Bytes: 1 << 20,
+		Ranges: []core.Range{wide(k.all())}, Keys: k.ofKey("k", 10), BlockedLimit: 10, Bytes: 1 << 20,
 	})
 	for what, got := range map[string][]string{"a range": ids(p.Ranges[0].Records), "a key": ids(p.Keys[0].Records)} {
 		k.failIf(!slices.Equal(got, want),
@@ -262,7 +262,7 @@ func ownedAreTheSlotsOfTheSession(k *kit) {
 	b.claim(core.SlotRange(32, 48))
 	request := core.ReadRequest{Slots: []core.RouteSlots{
 		k.all(), k.part(core.SlotRange(8, 40)), {Route: k.route + "-x", Slots: core.AllSlots}, k.part(core.SlotRange(48, 64)),
-	}, Limit: 1}
+	}, BlockedLimit: 1}
 	for m, want := range map[*member][]core.Slots{
 		a: {core.SlotRange(0, 32), core.SlotRange(8, 32), 0, 0},
 		b: {core.SlotRange(32, 48), core.SlotRange(32, 40), 0, 0},
@@ -305,13 +305,13 @@ func readIsBoundedBehindABlockedKey(k *kit) {
 	// for.
 	cost := func(n int) int64 {
 		k.stage(k.rows(n, key(hot))...)
-		front := m.read(core.ReadRequest{Slots: []core.RouteSlots{k.all()}}).Last
+		front := m.read(core.ReadRequest{Slots: []core.RouteSlots{k.all()}}).LastSeq
 		id := k.stage(k.row(key(other)))[0]
 		rg := wide(k.all())
 		rg.From, rg.Limit, rg.ExcludeKeys = front, 10, []string{hot}
 		before := touched()
 		p := m.read(core.ReadRequest{
-			Slots: []core.RouteSlots{k.all()}, NewlyOwned: []core.RouteSlots{k.all()}, Ranges: []core.Range{rg}, Keys: k.ofKey(hot, 1), Limit: 10, Bytes: 1 << 20,
+			Slots: []core.RouteSlots{k.all()}, NewlyOwned: []core.RouteSlots{k.all()}, Ranges: []core.Range{rg}, Keys: k.ofKey(hot, 1), BlockedLimit: 10, Bytes: 1 << 20,
 		})
 		after := touched()
 		got := ids(p.Ranges[0].Records)

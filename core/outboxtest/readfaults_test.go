@@ -58,28 +58,28 @@ var apart = fault{read: func(ctx context.Context, b *broken, self core.Session, 
 		return p
 	}
 	for i := range l.Ranges {
-		one = core.ReadRequest{Ranges: l.Ranges[i : i+1], Limit: l.Limit, Bytes: l.Bytes}
+		one = core.ReadRequest{Ranges: l.Ranges[i : i+1], BlockedLimit: l.BlockedLimit, Bytes: l.Bytes}
 		q := also(one)
-		p.Ranges, p.Last = append(p.Ranges, q.Ranges...), max(p.Last, q.Last)
+		p.Ranges, p.LastSeq = append(p.Ranges, q.Ranges...), max(p.LastSeq, q.LastSeq)
 	}
 	for i := range l.Keys {
-		one = core.ReadRequest{Keys: l.Keys[i : i+1], Blocks: l.Blocks, Limit: l.Limit, Bytes: l.Bytes}
+		one = core.ReadRequest{Keys: l.Keys[i : i+1], BlockingRoutes: l.BlockingRoutes, BlockedLimit: l.BlockedLimit, Bytes: l.Bytes}
 		q := also(one)
-		p.Keys, p.Last = append(p.Keys, q.Keys...), max(p.Last, q.Last)
+		p.Keys, p.LastSeq = append(p.Keys, q.Keys...), max(p.LastSeq, q.LastSeq)
 	}
-	one = core.ReadRequest{NewlyOwned: l.NewlyOwned, NewlyOwnedAfter: l.NewlyOwnedAfter, Blocks: l.Blocks, Limit: l.Limit}
+	one = core.ReadRequest{NewlyOwned: l.NewlyOwned, NewlyOwnedAfter: l.NewlyOwnedAfter, BlockingRoutes: l.BlockingRoutes, BlockedLimit: l.BlockedLimit}
 	p.Blocked = also(one).Blocked
-	one = core.ReadRequest{Recheck: l.Recheck, Limit: l.Limit}
+	one = core.ReadRequest{Recheck: l.Recheck, BlockedLimit: l.BlockedLimit}
 	q := also(one)
 	p.Rechecked, p.RecheckedBlocked = q.Rechecked, q.RecheckedBlocked
-	if p.Upper == 0 {
-		p.Upper = 1
+	if p.UpperTx == 0 {
+		p.UpperTx = 1
 	}
 	return p, err
 }}
 
 // blind says that all transactions have ended.
-var blind = pages(func(p *core.ReadResult) { p.Running, p.Next = nil, p.Upper })
+var blind = pages(func(p *core.ReadResult) { p.RunningTxs, p.NextTx = nil, p.UpperTx })
 
 // bound promises that nothing appears later than d after its transaction began.
 func bound(d time.Duration) func(*broken, *core.StoreTraits) {
@@ -99,7 +99,7 @@ var readFaults = []faulty{
 	{"cuts long bodies", "envelope-comes-back", records(func(r *core.Record) { r.Envelope.Body = r.Envelope.Body[:min(len(r.Envelope.Body), 1<<16-1)] })},
 	{"forgets what is cancellable", "envelope-comes-back", records(func(r *core.Record) { r.Cancellable = false })},
 	{"has no age", "times-come-back-as-durations", records(func(r *core.Record) { r.Age = 0 })},
-	{"has no expiry", "times-come-back-as-durations", records(func(r *core.Record) { r.Life = max(r.Life, 0) })},
+	{"has no expiry", "times-come-back-as-durations", records(func(r *core.Record) { r.ExpiresIn = max(r.ExpiresIn, 0) })},
 	{"stages backwards", "range-is-in-order", fault{rowsIn: func(rows []core.StagedRow) { slices.Reverse(rows) }}},
 	{"includes the beginning", "range-keeps-to-its-bounds", looks(func(l *core.ReadRequest) {
 		for i := range l.Ranges {
@@ -163,14 +163,14 @@ var readFaults = []faulty{
 	{"reads what waits apart", "page-and-waiting-are-one-snapshot", apart},
 	{
 		"answers an older last number", "last-covers-the-page",
-		fault{page: func(_ *broken, l *core.ReadRequest, p *core.ReadResult) { p.Last, p.Upper = l.Last, 0 }},
+		fault{page: func(_ *broken, l *core.ReadRequest, p *core.ReadResult) { p.LastSeq, p.UpperTx = l.SeenSeq, 0 }},
 	},
 	{"sees no running transactions", "page-names-a-running-transaction", blind},
-	{"never says that something ended", "transactions-come-to-rest", pages(func(p *core.ReadResult) { p.Upper += 1 << 40 })},
+	{"never says that something ended", "transactions-come-to-rest", pages(func(p *core.ReadResult) { p.UpperTx += 1 << 40 })},
 	{"sees no running transactions", "page-holds-for-random-transactions", blind},
 	{
 		"sees only the first that runs", "page-holds-for-random-transactions",
-		pages(func(p *core.ReadResult) { p.Running = p.Running[:min(1, len(p.Running))] }),
+		pages(func(p *core.ReadResult) { p.RunningTxs = p.RunningTxs[:min(1, len(p.RunningTxs))] }),
 	},
 	{
 		"promises a bound that is too short", "page-holds-for-random-transactions",
@@ -196,10 +196,10 @@ var readFaults = []faulty{
 	{"forgets retries", "newly-owned-answers-blocked-records", pages(func(p *core.ReadResult) {
 		p.Blocked = slices.DeleteFunc(p.Blocked, func(w core.BlockedRecord) bool { return w.Why == core.BlockedByRetry })
 	})},
-	{"never blocks", "newly-owned-answers-blocking-heads-if-asked", looks(func(l *core.ReadRequest) { l.Blocks = nil })},
+	{"never blocks", "newly-owned-answers-blocking-heads-if-asked", looks(func(l *core.ReadRequest) { l.BlockingRoutes = nil })},
 	{"always blocks", "newly-owned-answers-blocking-heads-if-asked", looks(func(l *core.ReadRequest) {
 		for _, p := range l.NewlyOwned {
-			l.Blocks = append(l.Blocks, p.Route)
+			l.BlockingRoutes = append(l.BlockingRoutes, p.Route)
 		}
 	})},
 	{"forgets that there is more", "newly-owned-comes-in-pages", pages(func(p *core.ReadResult) { p.MoreBlocked = false })},
@@ -234,8 +234,8 @@ var readFaults = []faulty{
 	{"keeps the holds of the dead", "hold-of-gone-session-is-none", fault{page: func(b *broken, _ *core.ReadRequest, p *core.ReadResult) {
 		eachRecord(p, func(r *core.Record) {
 			for ref, s := range b.holds {
-				if ref.Seq == r.Seq && r.Holder == 0 {
-					r.Holder = s
+				if ref.Seq == r.Seq && r.HeldBy == 0 {
+					r.HeldBy = s
 				}
 			}
 		})
@@ -251,7 +251,7 @@ var readFaults = []faulty{
 			return
 		}
 		r, _ := b.store.Heartbeat(context.Background(), core.HeartbeatRequest{})
-		q, _ := b.store.Read(context.Background(), r.Members[0].Session, core.ReadRequest{Slots: l.NewlyOwned, Limit: 10})
+		q, _ := b.store.Read(context.Background(), r.Members[0].Session, core.ReadRequest{Slots: l.NewlyOwned, BlockedLimit: 10})
 		for _, c := range q.Notices {
 			p.Blocked = append(p.Blocked, core.BlockedRecord{Ref: core.Ref{Route: c.Route, Seq: c.Seq, ID: c.ID}, Why: core.BlockedByAbandoned})
 		}

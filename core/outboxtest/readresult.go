@@ -11,7 +11,7 @@ import (
 func (m *member) read(l core.ReadRequest) core.ReadResult {
 	p, err := m.store.Read(m.k.ctx, m.self.Session, l)
 	m.k.must("read", err)
-	m.k.failIf(!p.Known, "read says that a member is not known that joined")
+	m.k.failIf(!p.IsMember, "read says that a member is not known that joined")
 	m.k.checkPage(&l, &p)
 	return p
 }
@@ -19,8 +19,8 @@ func (m *member) read(l core.ReadRequest) core.ReadResult {
 func (k *kit) checkPage(l *core.ReadRequest, p *core.ReadResult) {
 	k.failIf(len(p.Owned) != len(l.Slots) || len(p.Ranges) != len(l.Ranges) || len(p.Keys) != len(l.Keys),
 		"a page answers %d parts, %d ranges and %d keys, want %d, %d and %d", len(p.Owned), len(p.Ranges), len(p.Keys), len(l.Slots), len(l.Ranges), len(l.Keys))
-	k.failIf(len(p.Blocked) > l.Limit, "a page has %d that wait, with the limit %d", len(p.Blocked), l.Limit)
-	k.failIf(p.Upper == 0 && p.Last > l.Last, "a page has no Upper, although numbers up to %d were drawn since the caller saw %d", p.Last, l.Last)
+	k.failIf(len(p.Blocked) > l.BlockedLimit, "a page has %d that wait, with the limit %d", len(p.Blocked), l.BlockedLimit)
+	k.failIf(p.UpperTx == 0 && p.LastSeq > l.SeenSeq, "a page has no Upper, although numbers up to %d were drawn since the caller saw %d", p.LastSeq, l.SeenSeq)
 	for i, r := range p.Ranges {
 		asked := &l.Ranges[i]
 		k.checkRecords(p, r.Records, asked.From, asked.To, asked.Limit)
@@ -61,8 +61,8 @@ func (k *kit) checkRecords(p *core.ReadResult, rs []core.Record, from, to int64,
 
 func (k *kit) checkRecord(p *core.ReadResult, r *core.Record) {
 	switch {
-	case r.Seq > p.Last:
-		k.fail("a page has a record with sequence %d and says that the last one is %d", r.Seq, p.Last)
+	case r.Seq > p.LastSeq:
+		k.fail("a page has a record with sequence %d and says that the last one is %d", r.Seq, p.LastSeq)
 	case r.Err != nil:
 		k.fail("a record cannot be read: %w", r.Err)
 	case r.ID != r.Envelope.ID || r.ID == "":
@@ -82,7 +82,7 @@ func wide(p core.RouteSlots) core.Range {
 
 // everything is a look at all that is ready on the check's route.
 func (k *kit) everything() core.ReadRequest {
-	return core.ReadRequest{Slots: []core.RouteSlots{k.all()}, Ranges: []core.Range{wide(k.all())}, Limit: 1000, Bytes: 1 << 30}
+	return core.ReadRequest{Slots: []core.RouteSlots{k.all()}, Ranges: []core.Range{wide(k.all())}, BlockedLimit: 1000, Bytes: 1 << 30}
 }
 
 // ready returns all ready records of the check's route.
@@ -122,7 +122,7 @@ func (m *member) none(why string, ids ...string) {
 
 // again asks for refs again.
 func (m *member) again(refs ...core.Ref) core.ReadResult {
-	return m.read(core.ReadRequest{Recheck: refs, Limit: 1000, Bytes: 1 << 30})
+	return m.read(core.ReadRequest{Recheck: refs, BlockedLimit: 1000, Bytes: 1 << 30})
 }
 
 // live returns the one record of refs that is ready.
@@ -159,7 +159,7 @@ func (m *member) retrying(ref core.Ref) {
 // holder fails unless each record, which is ready, is held by want.
 func (m *member) holder(when string, want core.Session, refs ...core.Ref) {
 	for _, ref := range refs {
-		got := m.live(ref).Holder
+		got := m.live(ref).HeldBy
 		m.k.failIf(got != want, "%s: a record is held by session %d, want %d", when, got, want)
 	}
 }

@@ -72,7 +72,7 @@ func releaseLeavesOutWhatChanged(k *kit) {
 	other.holder("another version of it was out", 0, low[2].Ref)
 	other.holder("it is of another partition", 0, high[0].Ref)
 	other.holder("it is out", m.self.Session, low[3].Ref)
-	p := other.read(core.ReadRequest{NewlyOwned: []core.RouteSlots{{Route: k.route, Slots: us[0].Partition.Slots()}}, Limit: 10})
+	p := other.read(core.ReadRequest{NewlyOwned: []core.RouteSlots{{Route: k.route, Slots: us[0].Partition.Slots()}}, BlockedLimit: 10})
 	k.expectWaiting("a partition was released", p.Blocked,
 		waits(&low[1], core.BlockedByRetry, 0, m.version(low[1].Ref)), waits(&low[3], core.BlockedByHold, m.self.Session, low[3].Version))
 }

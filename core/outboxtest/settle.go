@@ -57,9 +57,9 @@ func (m *member) applied(when string, o *core.Outcome, r *core.Record) {
 // untouched fails unless r is ready as it was, held by holder.
 func (m *member) untouched(when string, holder core.Session, r *core.Record) {
 	got := m.live(r.Ref)
-	m.k.failIf(got.Holder != holder || got.Version != r.Version || got.Attempts != r.Attempts || got.Failed != r.Failed || got.Crashes != r.Crashes,
+	m.k.failIf(got.HeldBy != holder || got.Version != r.Version || got.Attempts != r.Attempts || got.Failed != r.Failed || got.Crashes != r.Crashes,
 		"%s: holder %d, version %d after %d, attempts %d, failed %v, crashes %d; want the holder %d and all as it was",
-		when, got.Holder, got.Version, r.Version, got.Attempts, got.Failed, got.Crashes, holder)
+		when, got.HeldBy, got.Version, r.Version, got.Attempts, got.Failed, got.Crashes, holder)
 }
 
 // released fails unless r is ready as it was, without a hold, with a greater version. It returns it.
@@ -114,7 +114,7 @@ func settleAtOnceAppliesOnce(k *kit) {
 			switch err := m.trySettle(o)[0]; {
 			case err == nil:
 				applied.Add(1)
-			case !errors.Is(err, core.ErrChanged) && !errors.Is(err, core.ErrBusy):
+			case !errors.Is(err, core.ErrChanged) && !errors.Is(err, core.ErrLocked):
 				k.fail("a failed attempt was settled four times at once: got %v", err)
 			}
 		})
@@ -136,8 +136,8 @@ func settleOfLockedIsBusyAlone(k *kit) {
 		unlock := k.lock(rs[1].ID)
 		k.soon("settle", func() {
 			res := m.trySettle(os...)
-			if res[0] != nil || res[2] != nil || !errors.Is(res[1], core.ErrBusy) {
-				k.fail("settle (%s) of three, the second locked: got %v, want core.ErrBusy for it alone", os[0].Event(), res)
+			if res[0] != nil || res[2] != nil || !errors.Is(res[1], core.ErrLocked) {
+				k.fail("settle (%s) of three, the second locked: got %v, want core.ErrLocked for it alone", os[0].Event(), res)
 			}
 			m.applied("beside a locked one", &os[0], &rs[0])
 			m.applied("beside a locked one", &os[2], &rs[2])
@@ -173,7 +173,7 @@ func publishedNeedsNoVersion(k *kit) {
 	rs[1].Version--
 	m.settle(core.Published(&rs[0]), core.Published(&rs[1]))
 	m.gone("it was published", refs(rs)...)
-	p := m.read(core.ReadRequest{NewlyOwned: []core.RouteSlots{k.all()}, Limit: 10})
+	p := m.read(core.ReadRequest{NewlyOwned: []core.RouteSlots{k.all()}, BlockedLimit: 10})
 	k.failIf(len(p.Blocked) > 0, "all was published, and %d wait", len(p.Blocked))
 }
 

@@ -127,7 +127,7 @@ var settleFaults = []faulty{
 				p.Retries = append(p.Retries, core.Record{Ref: core.Ref{
 					Route: st.Route, Seq: st.Seq, ID: st.ID,
 					Version: st.Version,
-				}, Holder: self})
+				}, HeldBy: self})
 			}
 		}
 	})},
@@ -172,7 +172,7 @@ var settleFaults = []faulty{
 						p, _ := b.store.Due(ctx, b.owner(part.Route, s), []core.RouteSlots{part}, limit)
 						part.Slots = core.AllSlots
 						for i := range p.Retries {
-							p.Retries[i].Holder = self
+							p.Retries[i].HeldBy = self
 						}
 						all.Retries, all.TimersReady = append(all.Retries, p.Retries...), all.TimersReady+p.TimersReady
 					}
@@ -209,7 +209,7 @@ var settleFaults = []faulty{
 	{"fails as a whole", "settle-of-locked-is-busy-alone", allFail},
 	{"says that what is locked has changed", "settle-of-locked-is-busy-alone", results(func(res core.Results) {
 		for i := range res {
-			if errors.Is(res[i], core.ErrBusy) {
+			if errors.Is(res[i], core.ErrLocked) {
 				res[i] = core.ErrChanged
 			}
 		}
@@ -368,7 +368,7 @@ var settleFaults = []faulty{
 		fault{settle: func(ctx context.Context, b *broken, self core.Session, os []core.Outcome) core.Results {
 			res := make(core.Results, len(os))
 			for i := range os {
-				if os[i].Notice() == 0 || b.owner(b.store.States()[0].Route, 0) != self {
+				if os[i].NoticeNumber() == 0 || b.owner(b.store.States()[0].Route, 0) != self {
 					res[i] = b.store.Settle(ctx, self, os[i:i+1])[0]
 				}
 			}
@@ -390,7 +390,7 @@ var settleFaults = []faulty{
 		fault{settle: func(ctx context.Context, b *broken, self core.Session, os []core.Outcome) core.Results {
 			for i := range os {
 				if b.owner(os[i].Ref().Route, 0) == self {
-					b.store.noticeDone(ctx, b.owner(os[i].Ref().Route, 63), os[i].Notice())
+					b.store.noticeDone(ctx, b.owner(os[i].Ref().Route, 63), os[i].NoticeNumber())
 				}
 			}
 			return b.store.Settle(ctx, self, os)
@@ -422,8 +422,8 @@ var settleFaults = []faulty{
 		})
 	}}},
 	{"hides a restore", "restore-is-seen", fault{page: func(b *broken, _ *core.ReadRequest, p *core.ReadResult) {
-		b.last = max(b.last, p.Last)
-		p.Epoch, p.Last = "", b.last
+		b.last = max(b.last, p.LastSeq)
+		p.Epoch, p.LastSeq = "", b.last
 	}, membership: func(_ *broken, _ *core.HeartbeatRequest, r *core.Membership) { r.Epoch = "" }}},
 	{"ignores ids", "number-drawn-again-is-untouched", anyID},
 }

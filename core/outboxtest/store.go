@@ -111,8 +111,8 @@ func restoreIsSeen(k *kit) {
 	restore()
 	p, err := m.store.Read(k.ctx, m.self.Session, k.everything())
 	k.must("read after a restore", err)
-	k.failIf(p.Known && p.Epoch == before.Epoch && p.Last >= later.Last,
-		"the database went back, and a page has the same epoch and the last number %d after %d", p.Last, later.Last)
+	k.failIf(p.IsMember && p.Epoch == before.Epoch && p.LastSeq >= later.LastSeq,
+		"the database went back, and a page has the same epoch and the last number %d after %d", p.LastSeq, later.LastSeq)
 	r := k.join(1)
 	k.failIf(r.read(k.everything()).Epoch != r.heartbeat().Epoch, "after a restore a page and a membership have different epochs")
 }
@@ -139,7 +139,7 @@ func numberDrawnAgainIsUntouched(k *kit) {
 
 // owner2 returns a member that owns all, if the session of m did not live through a restore; else m.
 func (k *kit) owner2(m *member) *member {
-	if r := m.heartbeat(); r.Known && k.slotsOf(r, m.self.Session) == core.AllSlots {
+	if r := m.heartbeat(); r.IsMember && k.slotsOf(r, m.self.Session) == core.AllSlots {
 		return m
 	}
 	return k.owner(1)

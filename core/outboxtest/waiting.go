@@ -32,7 +32,7 @@ func (k *kit) expectWaiting(what string, got []core.BlockedRecord, want ...core.
 func waits(r *core.Record, why core.BlockReason, holder core.Session, version int64) core.BlockedRecord {
 	ref := r.Ref
 	ref.Version = version
-	return core.BlockedRecord{Ref: ref, Slot: r.Slot, Key: r.Envelope.Key, Why: why, Holder: holder}
+	return core.BlockedRecord{Ref: ref, Slot: r.Slot, Key: r.Envelope.Key, Why: why, HeldBy: holder}
 }
 
 // version asks for the version that a record which waits has now.
@@ -53,7 +53,7 @@ func newlyOwnedAnswersBlockedRecords(k *kit) {
 	k.stage(k.row(key(kl), delay(far)))
 	a.hold(rs[2].Ref, rs[4].Ref)
 	fresh := func(m *member, s core.Slots) []core.BlockedRecord {
-		p := m.read(core.ReadRequest{NewlyOwned: []core.RouteSlots{k.part(s)}, Limit: 100})
+		p := m.read(core.ReadRequest{NewlyOwned: []core.RouteSlots{k.part(s)}, BlockedLimit: 100})
 		k.failIf(p.MoreBlocked, "%d wait, with the limit 100, and the page says that there are more", len(p.Blocked))
 		return p.Blocked
 	}
@@ -75,15 +75,15 @@ func newlyOwnedAnswersBlockingHeadsIfAsked(k *kit) {
 		core.Published(&rs[2]),
 		core.Abandon(&rs[4], waybill.ReasonAttempts, errNo))
 	request := core.ReadRequest{
-		NewlyOwned: []core.RouteSlots{k.all()}, Keys: k.ofKey("k", 10), Limit: 100, Bytes: 1 << 20,
+		NewlyOwned: []core.RouteSlots{k.all()}, Keys: k.ofKey("k", 10), BlockedLimit: 100, Bytes: 1 << 20,
 	}
 	for _, blocks := range [][]string{nil, {k.route + "-x"}} {
-		request.Blocks = blocks
+		request.BlockingRoutes = blocks
 		p := m.read(request)
 		k.expectWaiting("abandoned records of a route that does not block", p.Blocked)
 		k.expectWaiting("abandoned records of a key that does not block", p.Keys[0].Blocked)
 	}
-	request.Blocks = []string{k.route}
+	request.BlockingRoutes = []string{k.route}
 	p := m.read(request)
 	for what, got := range map[string][]core.BlockedRecord{"on a route that blocks": p.Blocked, "of a key that blocks": p.Keys[0].Blocked} {
 		k.failIf(len(got) != 1 || got[0].Seq != rs[0].Seq || got[0].Why != core.BlockedByAbandoned || got[0].Key != "k",
@@ -106,7 +106,7 @@ func newlyOwnedComesInPages(k *kit) {
 	}
 	for _, limit := range []int{1, 5, 15, 100} {
 		var got []int64
-		request := core.ReadRequest{NewlyOwned: []core.RouteSlots{k.part(core.SlotRange(0, 20)), k.part(core.SlotRange(20, 64))}, Limit: limit}
+		request := core.ReadRequest{NewlyOwned: []core.RouteSlots{k.part(core.SlotRange(0, 20)), k.part(core.SlotRange(20, 64))}, BlockedLimit: limit}
 		for more := true; more; {
 			p := by.read(request)
 			for _, w := range p.Blocked {
@@ -140,7 +140,7 @@ func keyAnswersWhatHoldsIt(k *kit) {
 		p := c.m.read(core.ReadRequest{Keys: []core.KeyRange{
 			{Route: k.route, Key: "k", From: rs[2].Seq, To: forever, Limit: 10},
 			{Route: k.route, Key: "none", To: forever, Limit: 10},
-		}, Limit: 1, Bytes: 1 << 20})
+		}, BlockedLimit: 1, Bytes: 1 << 20})
 		k.expectWaiting("the record that blocks a key, before the range that was asked for", p.Keys[0].Blocked, c.want...)
 		k.expectWaiting("the record that blocks an unused key", p.Keys[1].Blocked)
 		got := ids(p.Keys[0].Records)
@@ -161,7 +161,7 @@ func againLeavesOutWhatIsGone(k *kit) {
 		p := c.again(asked...)
 		live := map[int64]core.Session{}
 		for i := range p.Rechecked {
-			live[p.Rechecked[i].Seq] = p.Rechecked[i].Holder
+			live[p.Rechecked[i].Seq] = p.Rechecked[i].HeldBy
 		}
 		want := map[int64]core.Session{rs[3].Seq: m.self.Session, rs[4].Seq: 0}
 		k.failIf(fmt.Sprint(live) != fmt.Sprint(want),
@@ -184,10 +184,10 @@ func holdOfGoneSessionIsNone(k *kit) {
 		m.hold(rs[1].Ref)
 		end(m)
 		by.claim(core.AllSlots)
-		p := by.read(core.ReadRequest{NewlyOwned: []core.RouteSlots{k.all()}, Ranges: []core.Range{wide(k.all())}, Limit: 100, Bytes: 1 << 20})
+		p := by.read(core.ReadRequest{NewlyOwned: []core.RouteSlots{k.all()}, Ranges: []core.Range{wide(k.all())}, BlockedLimit: 100, Bytes: 1 << 20})
 		k.expectWaiting("its holder is gone", p.Blocked, waits(&rs[0], core.BlockedByRetry, 0, by.version(rs[0].Ref)))
 		for _, r := range p.Ranges[0].Records {
-			k.failIf(r.Holder != 0, "its holder is gone, and a record is held by session %d", r.Holder)
+			k.failIf(r.HeldBy != 0, "its holder is gone, and a record is held by session %d", r.HeldBy)
 		}
 		rs = append(rs[:1], by.find(ids(rs[1:])...)...) // a crash may have changed their versions
 		by.hold(rs[1].Ref, rs[2].Ref)

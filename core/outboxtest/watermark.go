@@ -26,11 +26,11 @@ func lastCoversThePage(k *kit) {
 	last := int64(0)
 	for range 5 {
 		rs := m.some(3)
-		p := m.read(core.ReadRequest{Last: last, Limit: 1, Bytes: 1})
-		k.failIf(p.Last < rs[2].Seq || p.Last < last,
-			"a page says that the last number is %d; %d was seen before, and %d in a record", p.Last, last, rs[2].Seq)
-		k.failIf(p.Upper == 0, "numbers were drawn since the caller saw %d, and the page has no Upper", last)
-		last = p.Last
+		p := m.read(core.ReadRequest{SeenSeq: last, BlockedLimit: 1, Bytes: 1})
+		k.failIf(p.LastSeq < rs[2].Seq || p.LastSeq < last,
+			"a page says that the last number is %d; %d was seen before, and %d in a record", p.LastSeq, last, rs[2].Seq)
+		k.failIf(p.UpperTx == 0, "numbers were drawn since the caller saw %d, and the page has no Upper", last)
+		last = p.LastSeq
 	}
 }
 
@@ -52,15 +52,15 @@ type watch struct {
 
 // see takes in a page: it returns the number up to which everything was shown, by this page at the latest.
 func (w *watch) see(p *core.ReadResult) int64 {
-	if p.Upper != 0 {
-		w.open = append(w.open, pending{last: p.Last, from: p.Next, upper: p.Upper, running: slices.Clone(p.Running)})
+	if p.UpperTx != 0 {
+		w.open = append(w.open, pending{last: p.LastSeq, from: p.NextTx, upper: p.UpperTx, running: slices.Clone(p.RunningTxs)})
 	}
-	w.last = max(w.last, p.Last)
-	lives := func(id int64) bool { return id >= p.Next || slices.Contains(p.Running, id) }
+	w.last = max(w.last, p.LastSeq)
+	lives := func(id int64) bool { return id >= p.NextTx || slices.Contains(p.RunningTxs, id) }
 	w.open = slices.DeleteFunc(w.open, func(o pending) bool {
 		ended := !slices.ContainsFunc(o.running, func(id int64) bool { return id < o.upper && lives(id) })
-		ended = ended && (o.from >= o.upper || p.Next >= o.upper) &&
-			!slices.ContainsFunc(p.Running, func(id int64) bool { return id >= o.from && id < o.upper })
+		ended = ended && (o.from >= o.upper || p.NextTx >= o.upper) &&
+			!slices.ContainsFunc(p.RunningTxs, func(id int64) bool { return id >= o.from && id < o.upper })
 		if ended {
 			w.settled = max(w.settled, o.last)
 		}
@@ -72,7 +72,7 @@ func (w *watch) see(p *core.ReadResult) int64 {
 // page reads all records, in one page, and follows its transaction ids.
 func (w *watch) page(m *member) (rs []core.Record, settled int64) {
 	request := w.k.everything()
-	request.Last = w.last
+	request.SeenSeq = w.last
 	p := m.read(request)
 	return p.Ranges[0].Records, w.see(&p)
 }

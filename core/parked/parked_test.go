@@ -244,11 +244,11 @@ func TestCancelled(t *testing.T) {
 	}
 }
 
-// A message whose body was edited has the print of the one before, so that an inbox does not take it for another one.
+// A message whose body was edited has the hash of the one before, so that an inbox does not take it for another one.
 func TestEditIsMarked(t *testing.T) {
 	t.Parallel()
 	l := newLot("a")
-	before := content.Print(&waybill.Envelope{ID: "a", Body: []byte("loaded")}, false)
+	before := content.Hash(&waybill.Envelope{ID: "a", Body: []byte("loaded")}, false)
 	w := l.walks(1)
 	open := w.Open
 	m := &marked{lot: l}

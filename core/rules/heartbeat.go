@@ -38,7 +38,7 @@ type heartbeat struct {
 }
 
 // Heartbeat carries out a call of core.OutboxStore.Heartbeat. now has all members in the order of their sessions, and
-// all partitions in that of routes and slots; Heartbeat brings it up to date, and Known. The order is:
+// all partitions in that of routes and slots; Heartbeat brings it up to date, and IsMember. The order is:
 //
 //	the caller joins, or is renewed: a late renewal, behind a later one, changes nothing
 //	partitions are made, for routes that have none, unless the caller leaves
@@ -53,7 +53,7 @@ type heartbeat struct {
 func Heartbeat(ctx context.Context, store MembershipTx, now *core.Membership, m *core.HeartbeatRequest) error {
 	t := heartbeat{m, store, now, map[core.Partition]bool{}}
 	var err error
-	if now.Known, err = t.renew(ctx); err != nil || !now.Known {
+	if now.IsMember, err = t.renew(ctx); err != nil || !now.IsMember {
 		return err
 	}
 	for _, step := range []func(context.Context) error{t.makePartitions, t.evict, t.transfer, t.suspect, t.leave, t.retire, t.save} {
@@ -61,7 +61,7 @@ func Heartbeat(ctx context.Context, store MembershipTx, now *core.Membership, m 
 			return err
 		}
 	}
-	now.Known = t.self() != nil
+	now.IsMember = t.self() != nil
 	return nil
 }
 

@@ -162,8 +162,8 @@ func TestHeartbeat(t *testing.T) {
 			if err := rules.Heartbeat(t.Context(), s, &now, &tc.m); err != nil {
 				t.Fatal(err)
 			}
-			if !slices.Equal(s.calls, tc.calls) || now.Known != tc.known {
-				t.Errorf("known %v after %q, want %v after %q", now.Known, s.calls, tc.known, tc.calls)
+			if !slices.Equal(s.calls, tc.calls) || now.IsMember != tc.known {
+				t.Errorf("known %v after %q, want %v after %q", now.IsMember, s.calls, tc.known, tc.calls)
 			}
 			if !slices.IsSortedFunc(now.Members, func(a, b core.Member) int { return int(a.Session - b.Session) }) {
 				t.Errorf("the members are not in order: %+v", now.Members)

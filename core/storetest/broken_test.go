@@ -131,7 +131,7 @@ func (b *broken) Settle(ctx context.Context, self core.Session, outcomes []core.
 	outcomes = slices.Clone(outcomes)
 	if b.settle != nil {
 		for i, o := range outcomes {
-			if o.Notice() == 0 {
+			if o.NoticeNumber() == 0 {
 				r := b.last[o.Ref().Seq]
 				r.Ref = o.Ref()
 				outcomes[i] = b.settle(b, o, &r)

@@ -143,7 +143,7 @@ var cancelFaults = []faulty{
 			return slices.Repeat([]waybill.CancelStatus{waybill.CancelDone}, len(keys)), nil
 		}},
 	},
-	{"does not say how long a record lives", "expired-is-abandoned", broken{record: func(r *core.Record) { r.Life = 0 }}},
+	{"does not say how long a record lives", "expired-is-abandoned", broken{record: func(r *core.Record) { r.ExpiresIn = 0 }}},
 	{"tells nobody", "owner-is-notified-of-cancel", mute},
 	{"never says maybe", "rules-cancel", answers(waybill.CancelDone, waybill.CancelUncertain)},
 	{"cancels what may be out", "rules-cancel", answers(waybill.CancelDone, waybill.CancelInFlight)},
@@ -154,10 +154,10 @@ var cancelFaults = []faulty{
 	{"forgets that a result is unknown", "rules-settle", outcomesOf(core.EventReleased, func(o core.Outcome, r *core.Record) core.Outcome {
 		return core.Release(r, o.In(), false)
 	})},
-	{"counts no delivery", "rules-hold", broken{take: func(want *core.HoldRequest) { want.Deliver = false }}},
+	{"counts no delivery", "rules-hold", broken{take: func(want *core.HoldRequest) { want.CountDelivery = false }}},
 	{"shows no holder", "rules-release", broken{page: func(_ *broken, p *core.ReadResult) {
 		for i := range p.Rechecked {
-			p.Rechecked[i].Holder = 0
+			p.Rechecked[i].HeldBy = 0
 		}
 	}}},
 	{"nobody is told of a redrive", "rules-redrive", mute},

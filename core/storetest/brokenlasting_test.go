@@ -194,7 +194,7 @@ var lastingFaults = []faulty{
 	{"does not mark a repair", "redrive-marks-repaired", broken{record: func(r *core.Record) { delete(r.Envelope.Headers, content.Header) }}},
 	{"marks the last repair", "redrive-marks-repaired", broken{record: func(r *core.Record) {
 		if _, marked := r.Envelope.Headers[content.Header]; marked {
-			r.Envelope.Headers[content.Header] = hex.EncodeToString([]byte(content.Print(&r.Envelope, false)))
+			r.Envelope.Headers[content.Header] = hex.EncodeToString([]byte(content.Hash(&r.Envelope, false)))
 		}
 	}}},
 	{"has no other header then", "redrive-marks-repaired", broken{record: func(r *core.Record) {

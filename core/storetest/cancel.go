@@ -379,7 +379,7 @@ func expiredIsAbandoned(k *kit) {
 	d := r.Envelope.Expires.Sub(before)
 	k.failIf(d < far-time.Second || d > far+time.Since(before)+time.Second,
 		"a message with a time to live of %s expires in %s", far, d)
-	k.failIf(!r.Expires || r.Life <= 0 || r.Life > far, "a message with a time to live of %s has %s left, expires: %v", far, r.Life, r.Expires)
+	k.failIf(!r.Expires || r.ExpiresIn <= 0 || r.ExpiresIn > far, "a message with a time to live of %s has %s left, expires: %v", far, r.ExpiresIn, r.Expires)
 	k.settle(core.Abandon(&r, waybill.ReasonExpired, errors.New("its time was over")))
 	k.none("it was abandoned")
 	if rec, ok := k.stored(id); ok && rec != nil {

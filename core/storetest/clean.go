@@ -169,8 +169,8 @@ func cleanFreesKeys(k *kit) {
 func (k *kit) drainPast(ids []string, expired ...string) (n int) {
 	for i, id := range ids {
 		r := k.takeIDs(ids[i : i+1])[0]
-		past := r.Expires && r.Life <= 0
-		k.failIf(past != slices.Contains(expired, id), "message %d of %d has %s left, expires: %v", i, len(ids), r.Life, r.Expires)
+		past := r.Expires && r.ExpiresIn <= 0
+		k.failIf(past != slices.Contains(expired, id), "message %d of %d has %s left, expires: %v", i, len(ids), r.ExpiresIn, r.Expires)
 		if !past {
 			k.published(r)
 			continue

@@ -164,7 +164,7 @@ func (d *driver) hand(ctx context.Context, route string, n int, blocks []string)
 // read returns the ready records of route and those that block its keys.
 func (d *driver) read(ctx context.Context, route string, blocks []string) (ready []core.Record, waiting []core.BlockedRecord, err error) {
 	request := core.ReadRequest{
-		NewlyOwned: all(route), Limit: pageSize, Blocks: blocks,
+		NewlyOwned: all(route), BlockedLimit: pageSize, BlockingRoutes: blocks,
 		Ranges: []core.Range{{RouteSlots: all(route)[0], To: math.MaxInt64, Limit: pageSize}}, Bytes: math.MaxInt32,
 	}
 	for n := 0; ; n++ {
@@ -174,7 +174,7 @@ func (d *driver) read(ctx context.Context, route string, blocks []string) (ready
 			return nil, nil, err
 		case n > maxPages:
 			return nil, nil, fmt.Errorf("%d pages of %d records each, and the last one says that there are more", n, pageSize)
-		case !p.Known:
+		case !p.IsMember:
 			return nil, nil, fmt.Errorf("session %d is not known, though nobody removed it", d.self.Session)
 		case len(p.Ranges) != len(request.Ranges):
 			return nil, nil, fmt.Errorf("%d answers to %d ranges", len(p.Ranges), len(request.Ranges))
@@ -213,7 +213,7 @@ func (d *driver) choose(found []core.Record, waiting []core.BlockedRecord, retri
 	}
 	for _, r := range found {
 		_, out := d.out[place{r.Route, r.Seq}]
-		foreign := r.Holder != 0 && r.Holder != d.self.Session
+		foreign := r.HeldBy != 0 && r.HeldBy != d.self.Session
 		if len(chosen) < n && !out && !foreign && (r.Envelope.Key == "" || !held[key{r.Route, r.Envelope.Key}]) {
 			chosen = append(chosen, r)
 		}
@@ -258,7 +258,7 @@ func (d *driver) take(ctx context.Context, chosen, retries []core.Record) (got [
 		return got, nil
 	}
 	for i, err := range d.store.Settle(ctx, d.self.Session, surplus) {
-		if err != nil && !errors.Is(err, core.ErrBusy) && !errors.Is(err, core.ErrChanged) {
+		if err != nil && !errors.Is(err, core.ErrLocked) && !errors.Is(err, core.ErrChanged) {
 			return nil, fmt.Errorf("let go of record %d of %d: %w", i, len(surplus), err)
 		}
 	}
@@ -274,7 +274,7 @@ func (d *driver) settle(ctx context.Context, outcomes []core.Outcome) core.Resul
 		if i >= len(outcomes) {
 			break
 		}
-		for w := (suitetest.Wait{}); errors.Is(res[i], core.ErrBusy) && w.Again(ctx); {
+		for w := (suitetest.Wait{}); errors.Is(res[i], core.ErrLocked) && w.Again(ctx); {
 			res[i] = d.store.Settle(ctx, d.self.Session, outcomes[i:i+1]).FirstErr()
 		}
 		if res[i] == nil {

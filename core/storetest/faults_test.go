@@ -38,7 +38,7 @@ func released(_ core.Outcome, r *core.Record) core.Outcome { return core.Release
 // Every fault is caught by the check that is there for it.
 var faults = []faulty{
 	{"computes the life in microseconds, and overflows", "expires-in-centuries", broken{record: func(r *core.Record) {
-		r.Life = time.Duration(r.Envelope.Expires.UnixMicro()-time.Now().UnixMicro()) * time.Microsecond
+		r.ExpiresIn = time.Duration(r.Envelope.Expires.UnixMicro()-time.Now().UnixMicro()) * time.Microsecond
 	}}},
 	{"commit loses the message", "commit-shows-message", broken{drops: true}},
 	{"rollback commits", "rollback-leaves-nothing", broken{commits: true}},
@@ -167,10 +167,10 @@ var backwards = broken{
 var (
 	blocksAlways = broken{look: func(l *core.ReadRequest) {
 		if len(l.NewlyOwned) > 0 {
-			l.Blocks = []string{l.NewlyOwned[0].Route}
+			l.BlockingRoutes = []string{l.NewlyOwned[0].Route}
 		}
 	}}
-	blocksNever = broken{look: func(l *core.ReadRequest) { l.Blocks = nil }}
+	blocksNever = broken{look: func(l *core.ReadRequest) { l.BlockingRoutes = nil }}
 )
 
 func sleepThrough(ctx context.Context, _ *broken, limit time.Duration) (core.WakeCause, error) {

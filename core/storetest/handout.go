@@ -72,7 +72,7 @@ func callsHeedTheirContext(k *kit) {
 	d := time.Since(start)
 	k.failIf(d > patience.For(suitetest.Patience), "calls with an ended context took %s", d)
 	ready, err = k.driver.look(k.ctx, k.route)
-	k.failIf(err != nil || len(ready) != 1 || ready[0].Holder != 0,
+	k.failIf(err != nil || len(ready) != 1 || ready[0].HeldBy != 0,
 		"after calls with an ended context there are %d records in line, and the error is %w", len(ready), err)
 	k.takeIDs(ids)
 }

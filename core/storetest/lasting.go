@@ -183,7 +183,7 @@ func redriveRemovesTheExpiry(k *kit) {
 	k.redriven("an expired one by force", admin.RedriveRequest{Force: true}, 1, nil)
 	r := k.takeIDs(ids)[0]
 	k.failIf(r.Expires || !r.Envelope.Expires.IsZero(),
-		"an expired record was redriven by force, and has %s left, and expires %s", r.Life, r.Envelope.Expires)
+		"an expired record was redriven by force, and has %s left, and expires %s", r.ExpiresIn, r.Envelope.Expires)
 	k.retry(r, far) // what waits is the cleaner's
 	k.clean()
 	k.is("redriven by force, and cleaned", ids[0], core.StateFailed, waybill.ReasonNone)

@@ -26,7 +26,7 @@ func (d *driver) carryOut(ctx context.Context, route string) error {
 				continue
 			}
 		}
-		if err := d.store.Settle(ctx, d.self.Session, []core.Outcome{core.NoticeDone(c)}).FirstErr(); err != nil &&
+		if err := d.store.Settle(ctx, d.self.Session, []core.Outcome{core.DeleteNotice(c)}).FirstErr(); err != nil &&
 			!errors.Is(err, core.ErrChanged) {
 			return fmt.Errorf("heed a notice: %w", err)
 		}
@@ -35,7 +35,7 @@ func (d *driver) carryOut(ctx context.Context, route string) error {
 }
 
 func (d *driver) notices(ctx context.Context, route string) ([]core.Notice, error) {
-	p, err := d.store.Read(ctx, d.self.Session, core.ReadRequest{Slots: all(route), Limit: pageSize, Bytes: math.MaxInt32})
+	p, err := d.store.Read(ctx, d.self.Session, core.ReadRequest{Slots: all(route), BlockedLimit: pageSize, Bytes: math.MaxInt32})
 	if err != nil {
 		return nil, fmt.Errorf("read notices: %w", err)
 	}
@@ -49,7 +49,7 @@ func (d *driver) decide(ctx context.Context, c *core.Notice) (bool, error) {
 	}
 	ref := core.Ref{Route: c.Route, Seq: c.Seq, ID: c.ID}
 	p, err := d.store.Read(ctx, d.self.Session, core.ReadRequest{
-		Slots: all(c.Route), Recheck: []core.Ref{ref}, Limit: pageSize,
+		Slots: all(c.Route), Recheck: []core.Ref{ref}, BlockedLimit: pageSize,
 		Bytes: math.MaxInt32,
 	})
 	if err != nil {
@@ -68,7 +68,7 @@ func (d *driver) decide(ctx context.Context, c *core.Notice) (bool, error) {
 	switch {
 	case err == nil, errors.Is(err, core.ErrChanged):
 		return true, nil
-	case errors.Is(err, core.ErrBusy):
+	case errors.Is(err, core.ErrLocked):
 		return false, nil
 	}
 	return false, fmt.Errorf("cancel a record that was decided about: %w", err)

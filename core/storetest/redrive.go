@@ -350,7 +350,7 @@ func redriveMarksRepaired(k *kit) {
 		for i, r := range k.takeIDs(ids) {
 			e := &r.Envelope
 			if round == 0 {
-				was[i] = content.Print(e, false)
+				was[i] = content.Hash(e, false)
 			}
 			mark, marked := content.Before(e)
 			if want := round > 0 && i < 2; marked != want || marked && mark != was[i] {

@@ -181,7 +181,7 @@ func (p *player) move(from core.Session, to func(partition uint8) core.Session) 
 func (p *player) own(from core.Session) { p.move(from, func(uint8) core.Session { return p.Session }) }
 
 func (p *player) take(deliver bool, refs ...core.Ref) []core.HoldResult {
-	got, err := p.k.store.Hold(p.k.ctx, p.Session, core.HoldRequest{Refs: refs, Deliver: deliver})
+	got, err := p.k.store.Hold(p.k.ctx, p.Session, core.HoldRequest{Refs: refs, CountDelivery: deliver})
 	p.k.must("hold", err)
 	p.k.failIf(len(got) != len(refs), "hold answered %d records for %d refs", len(got), len(refs))
 	return got
@@ -325,7 +325,7 @@ func (t *table) read(p *player) {
 	found := 0
 	for after, pages := int64(0), 0; ; pages++ {
 		result := p.look(core.ReadRequest{
-			Ranges: []core.Range{{RouteSlots: all(t.k.route)[0], From: after, To: math.MaxInt64, Limit: pageSize}}, Limit: pageSize, Bytes: math.MaxInt32,
+			Ranges: []core.Range{{RouteSlots: all(t.k.route)[0], From: after, To: math.MaxInt64, Limit: pageSize}}, BlockedLimit: pageSize, Bytes: math.MaxInt32,
 		})
 		t.k.failIf(len(result.Ranges) != 1 || pages > maxPages, "read answered %d ranges, want 1, or its pages do not end", len(result.Ranges))
 		for _, rec := range result.Ranges[0].Records {
@@ -351,7 +351,7 @@ func (t *table) read(p *player) {
 func (p *player) look(request core.ReadRequest) core.ReadResult {
 	result, err := p.k.store.Read(p.k.ctx, p.Session, request)
 	p.k.must("read", err)
-	p.k.failIf(!result.Known, "a member read, and the answer says that it is none")
+	p.k.failIf(!result.IsMember, "a member read, and the answer says that it is none")
 	return result
 }
 
@@ -367,7 +367,7 @@ func (t *table) know() {
 		if st := stored[r.ID]; st != nil {
 			r.Seq = st.Seq
 		}
-		r.rec.Ref, r.rec.Holder, r.rec.Crashes, r.rec.Attempts = r.Ref, r.Holder, r.Crashes, r.Attempts
+		r.rec.Ref, r.rec.HeldBy, r.rec.Crashes, r.rec.Attempts = r.Ref, r.Holder, r.Crashes, r.Attempts
 	}
 	t.compare("before", func(r *truth) *rules.Row { return &r.Row })
 }
@@ -442,20 +442,20 @@ func (t *table) seen() map[string]*seen {
 	for i, r := range t.rows {
 		refs[i] = r.Ref
 	}
-	result := t.self.look(core.ReadRequest{Recheck: refs, Limit: pageSize, Bytes: math.MaxInt32})
+	result := t.self.look(core.ReadRequest{Recheck: refs, BlockedLimit: pageSize, Bytes: math.MaxInt32})
 	for i := range result.Rechecked {
 		r := &result.Rechecked[i]
 		g := of(r.ID)
-		g.Holder, g.Version, g.Deliveries, g.Cancellable = r.Holder, r.Version, r.Deliveries, r.Cancellable
+		g.Holder, g.Version, g.Deliveries, g.Cancellable = r.HeldBy, r.Version, r.Deliveries, r.Cancellable
 		t.k.failIf(r.Attempts != g.Attempts || r.Crashes != g.Crashes,
 			"a member reads %d attempts and %d crashes, an operator %d and %d", r.Attempts, r.Crashes, g.Attempts, g.Crashes)
 	}
 	for _, w := range result.RecheckedBlocked {
 		g := of(w.ID)
-		g.Waits, g.Holder, g.Version = true, w.Holder, w.Version
+		g.Waits, g.Holder, g.Version = true, w.HeldBy, w.Version
 	}
 	for more, after, pages := true, int64(0), 0; more; pages++ {
-		result := t.self.look(core.ReadRequest{NewlyOwned: all(t.k.route), NewlyOwnedAfter: after, Blocks: []string{t.k.route}, Limit: pageSize, Bytes: math.MaxInt32})
+		result := t.self.look(core.ReadRequest{NewlyOwned: all(t.k.route), NewlyOwnedAfter: after, BlockingRoutes: []string{t.k.route}, BlockedLimit: pageSize, Bytes: math.MaxInt32})
 		for _, w := range result.Blocked {
 			of(w.ID).Why = w.Why
 			after = max(after, w.Seq)

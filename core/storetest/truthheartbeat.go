@@ -32,7 +32,7 @@ type group struct {
 func (k *kit) group() *group {
 	k.stage(k.msg())
 	p := k.player()
-	g := &group{k: k, route: k.route + "-group", kept: map[string]core.PartitionState{}, name: map[core.Session]string{0: "nobody"}, last: p.look(core.ReadRequest{}).Last}
+	g := &group{k: k, route: k.route + "-group", kept: map[string]core.PartitionState{}, name: map[core.Session]string{0: "nobody"}, last: p.look(core.ReadRequest{}).LastSeq}
 	p.heartbeat(core.HeartbeatRequest{Leave: true})
 	return g
 }
@@ -99,7 +99,7 @@ func (g *group) heartbeat(what string, rows int, m core.HeartbeatRequest) {
 
 // lines returns a membership in words.
 func (g *group) lines(r *core.Membership) []string {
-	out := []string{fmt.Sprint("the caller is a member: ", r.Known)}
+	out := []string{fmt.Sprint("the caller is a member: ", r.IsMember)}
 	for i := range r.Members {
 		m := &r.Members[i]
 		var serves []string

@@ -139,7 +139,7 @@ func (t *table) confirm() {
 
 // answer is the answer to an outcome, in a word.
 func answer(err error) string {
-	for _, why := range []error{core.ErrBusy, core.ErrChanged, core.ErrFenced} {
+	for _, why := range []error{core.ErrLocked, core.ErrChanged, core.ErrFenced} {
 		if errors.Is(err, why) {
 			return why.Error()
 		}
@@ -269,7 +269,7 @@ func rulesRedrive(k *kit) {
 		if r.kind == 0 {
 			return "", ""
 		}
-		return yes(told(r, r.kind) || told(r, core.NoticeFrom) && r.kind == core.NoticeRecord), yes(true)
+		return yes(told(r, r.kind) || told(r, core.NoticeReread) && r.kind == core.NoticeRecord), yes(true)
 	})
 	t.probe("after a redrive")
 }
@@ -564,7 +564,7 @@ func (t *table) told(fn func()) func(r *truth, kind core.NoticeKind) bool {
 	after := t.self.look(request).Notices
 	return func(r *truth, kind core.NoticeKind) bool {
 		return slices.ContainsFunc(after, func(c core.Notice) bool {
-			return !before[c.Number] && c.Kind == kind && (c.ID == r.ID && c.Seq == r.Seq || kind == core.NoticeFrom && c.Seq <= r.Seq)
+			return !before[c.Number] && c.Kind == kind && (c.ID == r.ID && c.Seq == r.Seq || kind == core.NoticeReread && c.Seq <= r.Seq)
 		})
 	}
 }

@@ -25,7 +25,7 @@ func expiresInYear9999(k *kit) {
 		ids := k.stage(m)
 		for attempt := range 2 {
 			r := k.takeIDs(ids)[0]
-			k.failIf(!r.Expires || r.Life < century, "a message that expires at %s has %s left at attempt %d, expires: %v", at, r.Life, attempt+1, r.Expires)
+			k.failIf(!r.Expires || r.ExpiresIn < century, "a message that expires at %s has %s left at attempt %d, expires: %v", at, r.ExpiresIn, attempt+1, r.Expires)
 			e := &r.Envelope
 			k.failIf(!e.Expires.Equal(at) || !e.Time.Equal(at),
 				"a message of %s that expires then is handed out as one of %s that expires at %s", at, e.Time, e.Expires)

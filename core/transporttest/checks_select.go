@@ -152,7 +152,7 @@ func parkedEdit(k *kit) {
 		if d.Envelope.ID == want[2].ID {
 			original = want[2]
 		}
-		if was, ok := content.Before(&d.Envelope); ok && was != content.Print(&original, false) {
+		if was, ok := content.Before(&d.Envelope); ok && was != content.Hash(&original, false) {
 			k.fail("message %s says that it was another one before its repair", d.Envelope.ID)
 		}
 	}

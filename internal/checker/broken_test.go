@@ -171,7 +171,7 @@ func TestBroken(t *testing.T) {
 			}}
 		})},
 		{"open transactions count as ended", "late|stalled|order", store(func() *brokenStore {
-			return &brokenStore{read: func(_ core.Session, p *core.ReadResult) { p.Running = nil }}
+			return &brokenStore{read: func(_ core.Session, p *core.ReadResult) { p.RunningTxs = nil }}
 		})},
 		{"nobody hears of commands", "late|stalled", store(func() *brokenStore {
 			return &brokenStore{read: func(_ core.Session, p *core.ReadResult) { p.Notices = nil }}
@@ -180,8 +180,8 @@ func TestBroken(t *testing.T) {
 			return &brokenStore{read: func(self core.Session, p *core.ReadResult) {
 				hide := func(records []core.Record) {
 					for i := range records {
-						if records[i].Holder != self {
-							records[i].Holder = 0
+						if records[i].HeldBy != self {
+							records[i].HeldBy = 0
 						}
 					}
 				}

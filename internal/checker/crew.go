@@ -186,7 +186,7 @@ func (l *Ledger) saw(p *Process, records []core.Record) {
 			m.version = max(m.version, r.Version)
 		}
 		if l.opts.Exact {
-			m.hold = hold{r.Holder, true}
+			m.hold = hold{r.HeldBy, true}
 			if m.fate != committed {
 				l.problem("phantom: %s reads %s/%s, which was not committed", p.Name, m.Route, m.ID)
 			}

@@ -68,7 +68,7 @@ func (s *Store) Heartbeat(ctx context.Context, m core.HeartbeatRequest) (core.Me
 	r, err := call(ctx, s, 0, "heartbeat", func(ctx context.Context) (core.Membership, error) { return s.inner.Heartbeat(ctx, m) }, func(r core.Membership) {
 		s.p.ledger.met(s.p, &m, &r)
 	})
-	if err == nil && r.Known && !m.Leave {
+	if err == nil && r.IsMember && !m.Leave {
 		s.p.renewed(sent, &m.Self)
 	}
 	return r, err
@@ -86,7 +86,7 @@ func (s *Store) Hold(ctx context.Context, self core.Session, want core.HoldReque
 	if s.spell(s.p.dice[2]) {
 		return nil, errSpell
 	}
-	want.Refs, want.Out = slices.Clone(want.Refs), slices.Clone(want.Out)
+	want.Refs, want.ExcludeRefs = slices.Clone(want.Refs), slices.Clone(want.ExcludeRefs)
 	return call(ctx, s, 2, "hold", func(ctx context.Context) ([]core.HoldResult, error) { return s.inner.Hold(ctx, self, want) }, func(taken []core.HoldResult) {
 		s.p.ledger.took(s.p, self, taken)
 	})
@@ -142,7 +142,7 @@ func (s *Store) Settle(ctx context.Context, self core.Session, outcomes []core.O
 func (s *Store) settle(ctx context.Context, self core.Session, outcomes []core.Outcome) core.Results {
 	res, err := call(ctx, s, 5, "settle", func(ctx context.Context) (core.Results, error) { return s.inner.Settle(ctx, self, outcomes), nil }, func(res core.Results) {
 		for i := range outcomes {
-			if res[i] == nil && outcomes[i].Notice() == 0 {
+			if res[i] == nil && outcomes[i].NoticeNumber() == 0 {
 				s.p.ledger.settled(s.p, self, &outcomes[i])
 			}
 		}

@@ -13,14 +13,14 @@ import (
 	"github.com/waybill-go/waybill"
 )
 
-// Header is the header of a message whose body was repaired: the print of the body before.
+// Header is the header of a message whose body was repaired: the hash of the body before.
 const Header = "repaired-from"
 
 // version begins what is hashed. Another version of this package that hashes something else has another one.
-const version = "waybill print 1\x00"
+const version = "waybill content 1\x00"
 
-// printBytes is how much of the hash is kept.
-const printBytes = 16
+// hashBytes is how much of the hash is kept.
+const hashBytes = 16
 
 // hasher is a hash, and room for the fields that it hashes beside the body. It is used again, since each message of an
 // inbox needs one.
@@ -31,9 +31,9 @@ type hasher struct {
 
 var hashers = sync.Pool{New: func() any { return &hasher{hash: sha256.New()} }}
 
-// Print returns a short hash of topic, type, key and tenant, each with its length before it, and of the body, unless
+// Hash returns a short hash of topic, type, key and tenant, each with its length before it, and of the body, unless
 // any body will do.
-func Print(e *waybill.Envelope, anyBody bool) string {
+func Hash(e *waybill.Envelope, anyBody bool) string {
 	h := hashers.Get().(*hasher)
 	defer hashers.Put(h)
 	h.room = append(h.room[:0], version...)
@@ -46,16 +46,16 @@ func Print(e *waybill.Envelope, anyBody bool) string {
 		_, _ = h.hash.Write(e.Body)
 	}
 	h.room = h.hash.Sum(h.room[:0])
-	return string(h.room[:printBytes])
+	return string(h.room[:hashBytes])
 }
 
 // Mark returns the value of [Header] that e gets when its body is replaced; "" if it gets none. After an earlier repair
-// it has one. An encoded body has no print here: its handler gets another one.
+// it has one. An encoded body has no hash here: its handler gets another one.
 func Mark(e *waybill.Envelope) string {
 	if _, again := e.Headers[Header]; again || e.Headers["content-encoding"] != "" {
 		return ""
 	}
-	return hex.EncodeToString([]byte(Print(e, false)))
+	return hex.EncodeToString([]byte(Hash(e, false)))
 }
 
 // Repair gives e another body, and its [Mark]. The headers that e had are not changed.
@@ -69,8 +69,8 @@ func Repair(e *waybill.Envelope, body []byte) {
 	e.Body = body
 }
 
-// Before returns the print of what e was before its repair, as its sender says.
-func Before(e *waybill.Envelope) (print string, ok bool) {
+// Before returns the hash of what e was before its repair, as its sender says.
+func Before(e *waybill.Envelope) (before string, ok bool) {
 	b, err := hex.DecodeString(e.Headers[Header])
-	return string(b), err == nil && len(b) == printBytes
+	return string(b), err == nil && len(b) == hashBytes
 }

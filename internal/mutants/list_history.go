@@ -28,7 +28,7 @@ const allHistories = "^TestHistories$"
 // remembered are faults of the memory store. Most histories would not find them: the dispatcher guards the same.
 func remembered() []mutant {
 	return append(group{pkg: "./core/outboxtest"}.of(
-		mutant{id: "memory-next-left", fault: "a full Take does not tell of records before one that it had held", file: "store/memory/hold.go", old: "scope.To = min(scope.To, slices.MaxFunc(found, bySeq).seq)", new: "scope.To = min(scope.To, found[want.N-1].seq)", tests: "^TestMemory$/^deletes$/^next-says-what-it-passed$"},
+		mutant{id: "memory-next-left", fault: "a full Take does not tell of records before one that it had held", file: "store/memory/hold.go", old: "scope.UpToSeq = min(scope.UpToSeq, slices.MaxFunc(found, bySeq).seq)", new: "scope.UpToSeq = min(scope.UpToSeq, found[want.N-1].seq)", tests: "^TestMemory$/^deletes$/^next-says-what-it-passed$"},
 		mutant{id: "memory-crashes", fault: "the store forgets who removed a member", file: "store/memory/heartbeat.go", old: "r.crashes++", new: "_ = r", tests: "^TestMemory$"},
 		mutant{id: "memory-due-half", fault: "a part of which a member owns half brings nothing due", file: "store/memory/due.go", old: "if part.Slots &= rt.owned(self); part.Slots == 0 {", new: "if part.Slots&^rt.owned(self) != 0 || part.Slots == 0 {", tests: "^TestMemory$"},
 	), group{pkg: "./core/storetest"}.of()...)

@@ -2,18 +2,18 @@ package main
 
 // inboxed are faults of the inbox.
 func inboxed() []mutant {
-	const inbox, batch, purge, marks, prints = "inbox/inbox.go", "inbox/batch.go", "inbox/purge.go", "inbox/atleastonce.go", "internal/content/content.go"
+	const inbox, batch, purge, marks, hashes = "inbox/inbox.go", "inbox/batch.go", "inbox/purge.go", "inbox/atleastonce.go", "internal/content/content.go"
 	return group{pkg: "./inbox"}.of(
-		mutant{id: "inbox-repaired", fault: "who sends a message can say that it is a repaired one", file: inbox, old: "\tkey.Print = was\n", new: "\tkey.Print = \"\"\n\t_ = was\n", tests: "^TestARepairedMessage$"},
-		mutant{id: "inbox-print-topic", fault: "a message of another topic with a known id vanishes as a duplicate", file: prints, old: "{e.Topic, e.Type, e.Key, e.Tenant}", new: "{e.Key, e.Tenant}", tests: "^TestOtherContentIsAConflict$"},
-		mutant{id: "inbox-print-border", fault: "two fields of a print run together", file: prints, old: "append(binary.BigEndian.AppendUint64(h.room, uint64(len(field))), field...)", new: "append(binary.BigEndian.AppendUint64(h.room, 0)[:len(h.room)], field...)", tests: "^TestOtherContentIsAConflict$"},
-		mutant{id: "inbox-print-batch", fault: "in a batch a conflict counts as handled", file: batch, old: "statuses[i] = waybill.HandlerLeftOut // Handle finds the same and says so\n\t\t\tcase", new: "_ = i\n\t\t\tcase", tests: "^TestOtherContentIsAConflict$"},
+		mutant{id: "inbox-repaired", fault: "who sends a message can say that it is a repaired one", file: inbox, old: "\tkey.ContentHash = was\n", new: "\tkey.ContentHash = \"\"\n\t_ = was\n", tests: "^TestARepairedMessage$"},
+		mutant{id: "inbox-hash-topic", fault: "a message of another topic with a known id vanishes as a duplicate", file: hashes, old: "{e.Topic, e.Type, e.Key, e.Tenant}", new: "{e.Key, e.Tenant}", tests: "^TestOtherContentIsAConflict$"},
+		mutant{id: "inbox-hash-border", fault: "two fields of a hash run together", file: hashes, old: "append(binary.BigEndian.AppendUint64(h.room, uint64(len(field))), field...)", new: "append(binary.BigEndian.AppendUint64(h.room, 0)[:len(h.room)], field...)", tests: "^TestOtherContentIsAConflict$"},
+		mutant{id: "inbox-hash-batch", fault: "in a batch a conflict counts as handled", file: batch, old: "statuses[i] = waybill.HandlerLeftOut // Handle finds the same and says so\n\t\t\tcase", new: "_ = i\n\t\t\tcase", tests: "^TestOtherContentIsAConflict$"},
 		mutant{id: "inbox-check", fault: "the store's check is not passed on", file: inbox, old: "h.Check = c.Check", new: "_ = c", tests: "^TestStoreIsPassedOn$"},
 		mutant{id: "inbox-source", fault: "a message without a source is another one in each queue, although its source is declared", file: inbox, old: "source = b.opts.Source\n", new: "source = d.Queue\n", tests: "^TestDeclaredSource$"},
 		mutant{id: "inbox-pool", fault: "the store's pool is not passed on", file: inbox, old: "h.Pool = p.Pool", new: "_ = p", tests: "^TestStoreIsPassedOn$"},
 		mutant{id: "inbox-again", fault: "a second run sees what the first did to the value", file: inbox, old: "first = false\n\t\t\treturn fn(ctx, tx, v)", new: "return fn(ctx, tx, v)", tests: "^TestHandlerRunsAgainWithAFreshValue$"},
 		mutant{id: "inbox-duplicate", fault: "a duplicate counts as handled", file: inbox, old: "case status == core.InboxDuplicate:\n\t\t\treturn waybill.HandlerDuplicate, nil", new: "case status == core.InboxDuplicate:\n\t\t\treturn waybill.HandlerProcessed, nil", tests: "^ExampleHandler$"},
-		mutant{id: "inbox-key-consumer", fault: "marks do not name their consumer", file: inbox, old: "core.InboxKey{Consumer: b.consumer, Source: source, ID: id, Print", new: "core.InboxKey{Source: source, ID: id, Print", tests: "^ExampleHandler$"},
+		mutant{id: "inbox-key-consumer", fault: "marks do not name their consumer", file: inbox, old: "core.InboxKey{Consumer: b.consumer, Source: source, ID: id, ContentHash", new: "core.InboxKey{Source: source, ID: id, ContentHash", tests: "^ExampleHandler$"},
 		mutant{id: "inbox-horizon", fault: "the retry time ignores that messages come again", file: inbox, old: "b.opts.retention() - b.opts.horizon()", new: "b.opts.retention()", tests: "^TestAtLeastOnceRefuses$"},
 		mutant{id: "inbox-batch-plain", fault: "without a batch inbox, handlers get batches", file: batch, old: "h.BatchSize, h.BatchWait = 0, 0\n\t\treturn h", new: "return h", tests: "^TestStoreIsPassedOn$"},
 		mutant{id: "inbox-batch-again", fault: "in a batch a second run sees what the first did to the values", file: batch, old: "first = false\n\t\t\treturn fn(ctx, tx, news)", new: "return fn(ctx, tx, news)", tests: "^TestBatchRunsAgainWithFreshValues$"},

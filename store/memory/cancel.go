@@ -77,7 +77,7 @@ func (tx *Tx) cancel(key *waybill.CancelKey, seen map[any]waybill.CancelStatus) 
 	return status, nil, nil
 }
 
-// Cancel cancels a record in the transaction, as [Store.Cancel] does. It fails with core.ErrBusy where [Store.Cancel]
+// Cancel cancels a record in the transaction, as [Store.Cancel] does. It fails with core.ErrLocked where [Store.Cancel]
 // would wait.
 func (tx *Tx) Cancel(route, id string) (waybill.CancelStatus, error) {
 	tx.s.mu.Lock()

@@ -68,7 +68,7 @@ func TestCleanHeedsRetention(t *testing.T) { // DB-09
 	k.fact("cancelled once", k.cancel("cancelled") == waybill.CancelNotFound)
 	k.fact("a duplicate of what was published", k.stage(msg("published"))[0].Duplicate)
 	for _, c := range k.look(1, core.ReadRequest{Slots: []core.RouteSlots{all}}).Notices {
-		k.no(k.settle(1, core.NoticeDone(&c))[0])
+		k.no(k.settle(1, core.DeleteNotice(&c))[0])
 	}
 	for i, want := range []map[core.CleanedKind]int{
 		{},

@@ -164,14 +164,14 @@ func (w *world) step(d []int) string {
 	case 9, 10:
 		p, err := w.Read(ctx, self, core.ReadRequest{
 			Slots: []core.RouteSlots{part}, NewlyOwned: []core.RouteSlots{part}, Ranges: []core.Range{{RouteSlots: part, To: 1 << 40, Limit: 5}},
-			Keys: []core.KeyRange{{Route: "r", Key: "x", To: 1 << 40, Limit: 3}}, Blocks: []string{"r"}, Limit: 3,
+			Keys: []core.KeyRange{{Route: "r", Key: "x", To: 1 << 40, Limit: 3}}, BlockingRoutes: []string{"r"}, BlockedLimit: 3,
 		})
 		for _, rs := range p.Ranges {
 			w.old = append(w.old, rs.Records...)
 		}
 		return fmt.Sprint(p, err)
 	case 11, 12:
-		want := core.HoldRequest{Slots: part, N: d[2] % 3, Deliver: true}
+		want := core.HoldRequest{Slots: part, KeylessLimit: d[2] % 3, CountDelivery: true}
 		if len(w.old) > 0 {
 			want.Refs = []core.Ref{w.old[d[4]%len(w.old)].Ref}
 		}

@@ -18,7 +18,7 @@ func (s *Store) Due(ctx context.Context, self core.Session, parts []core.RouteSl
 	defer s.mu.Unlock()
 	m := s.members[self]
 	if m == nil {
-		return core.DueResult{}, core.Fenced("waybill/memory: due", self)
+		return core.DueResult{}, core.NewFencedError("waybill/memory: due", self)
 	}
 	d := dueScan{now: s.now(), limit: max(limit, 0), next: -1}
 	for _, part := range merge(parts) {
@@ -30,7 +30,7 @@ func (s *Store) Due(ctx context.Context, self core.Session, parts []core.RouteSl
 			continue
 		}
 		d.mine = append(d.mine, m.holds(func(r *record) bool {
-			return !part.DueNew && r.route.name == part.Route && part.Slots.Has(r.slot) && r.retry() && !r.due.After(d.now) && !d.isOld(r, part)
+			return !part.DueExcludeHeld && r.route.name == part.Route && part.Slots.Has(r.slot) && r.retry() && !r.due.After(d.now) && !d.isOld(r, part)
 		})...)
 		d.retries = d.scan(d.retries, &rt.retries, part)
 		d.timers = d.scan(d.timers, &rt.timers, part)

@@ -61,7 +61,7 @@ func TestHeartbeatMakesPartitionsOnce(t *testing.T) {
 		covered |= u.Partition.Slots()
 	}
 	k.fact("every slot has a partition", covered == core.AllSlots)
-	k.fact("everybody is there", len(r.Members) == 16 && !r.Known)
+	k.fact("everybody is there", len(r.Members) == 16 && !r.IsMember)
 }
 
 func TestHeartbeatRemoval(t *testing.T) {
@@ -88,8 +88,8 @@ func TestHeartbeatRemoval(t *testing.T) {
 	k.is("due", err, core.ErrFenced)
 	_, err = k.ReleasePartition(t.Context(), 1, core.PartitionState{Partition: partition, Term: 2, ReadAfter: 0}, nil)
 	k.is("release partition", err, core.ErrFenced)
-	k.fact("read", !k.look(1, core.ReadRequest{Slots: []core.RouteSlots{all}}).Known)
-	k.fact("heartbeat", !k.heartbeat(core.HeartbeatRequest{Self: member(1, 9, 1), Transfers: []core.Transfer{{Partition: partition, To: 1}}}).Known)
+	k.fact("read", !k.look(1, core.ReadRequest{Slots: []core.RouteSlots{all}}).IsMember)
+	k.fact("heartbeat", !k.heartbeat(core.HeartbeatRequest{Self: member(1, 9, 1), Transfers: []core.Transfer{{Partition: partition, To: 1}}}).IsMember)
 	k.fact("it moves nothing", owner(k.heartbeat(core.HeartbeatRequest{}), partition).Owner == 0)
 }
 
@@ -102,7 +102,7 @@ func TestHeartbeatLeave(t *testing.T) {
 	k.heartbeat(core.HeartbeatRequest{Self: member(1, 2, 1), Transfers: []core.Transfer{{Partition: partition, From: 1, To: 1, ReadAfter: 1, UncertainUpTo: 5}}})
 	leave := core.HeartbeatRequest{Self: member(1, 3, 1), Leave: true}
 	r := k.heartbeat(leave)
-	k.fact("it is gone", !r.Known && len(r.Members) == 0)
+	k.fact("it is gone", !r.IsMember && len(r.Members) == 0)
 	k.fact("its partitions are, too", len(r.Partitions) == 0)
 	k.fact("nothing is counted", k.state("a").Crashes == 0 && k.state("a").Holder == 0)
 	k.fact("again: the same", reflect.DeepEqual(r, k.heartbeat(leave)))

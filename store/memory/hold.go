@@ -20,11 +20,11 @@ func (s *Store) Hold(ctx context.Context, self core.Session, want core.HoldReque
 	defer s.mu.Unlock()
 	m := s.members[self]
 	if m == nil {
-		return nil, core.Fenced("waybill/memory: hold", self)
+		return nil, core.NewFencedError("waybill/memory: hold", self)
 	}
-	out := make([]core.HoldResult, 0, len(want.Refs)+max(want.N, 0))
+	out := make([]core.HoldResult, 0, len(want.Refs)+max(want.KeylessLimit, 0))
 	for _, ref := range want.Refs {
-		out = append(out, s.take(self, ref, want.Deliver))
+		out = append(out, s.take(self, ref, want.CountDelivery))
 	}
 	return append(out, s.holdNext(m, &want)...), nil
 }
@@ -57,15 +57,15 @@ func (s *Store) holdStatus(r *record, self core.Session, deliver bool) {
 // them: the caller asks for them by name next time, and so can begin behind them.
 func (s *Store) holdNext(m *member, want *core.HoldRequest) (out []core.HoldResult) {
 	rt := s.routes[want.Slots.Route]
-	if rt == nil || want.N <= 0 {
+	if rt == nil || want.KeylessLimit <= 0 {
 		return nil
 	}
 	scope := *want
-	if want.To == 0 {
-		scope.From, scope.To, scope.Passed, scope.Most = math.MinInt64, math.MaxInt64, nil, 0
+	if want.UpToSeq == 0 {
+		scope.AfterSeq, scope.UpToSeq, scope.ExtraSeqs, scope.UnheldLimit = math.MinInt64, math.MaxInt64, nil, 0
 	}
 	known := map[int64]string{}
-	for _, ref := range want.Out {
+	for _, ref := range want.ExcludeRefs {
 		if ref.Route == rt.name {
 			known[ref.Seq] = ref.ID
 		}
@@ -76,20 +76,20 @@ func (s *Store) holdNext(m *member, want *core.HoldRequest) (out []core.HoldResu
 	}
 	passed := map[int64]bool{}
 	var asked, mine, found []*record
-	for _, seq := range scope.Passed {
+	for _, seq := range scope.ExtraSeqs {
 		if r := rt.bySeq[seq]; r != nil && isWanted(r) && !passed[seq] {
 			passed[seq], asked = true, append(asked, r)
 		}
 	}
 	slices.SortFunc(asked, bySeq)
 	mine = m.holds(func(r *record) bool {
-		return isWanted(r) && (passed[r.seq] || r.seq > scope.From && r.seq <= scope.To)
+		return isWanted(r) && (passed[r.seq] || r.seq > scope.AfterSeq && r.seq <= scope.UpToSeq)
 	})
 	slices.SortFunc(mine, bySeq)
 	picked, bytes := map[*record]bool{}, int64(0)
 	fits := func(r *record) bool {
 		bytes += int64(len(r.env.Body))
-		if len(found) == want.N || len(found) > 0 && want.Bytes > 0 && bytes > want.Bytes {
+		if len(found) == want.KeylessLimit || len(found) > 0 && want.Bytes > 0 && bytes > want.Bytes {
 			return false
 		}
 		picked[r], found = true, append(found, r)
@@ -101,8 +101,8 @@ func (s *Store) holdNext(m *member, want *core.HoldRequest) (out []core.HoldResu
 			full = !fits(r)
 		}
 	}
-	for r := range rt.free.after(0, scope.From) {
-		if full || len(found) == want.N || r.seq > scope.To {
+	for r := range rt.free.after(0, scope.AfterSeq) {
+		if full || len(found) == want.KeylessLimit || r.seq > scope.UpToSeq {
 			break
 		}
 		if isWanted(r) && r.lock == nil && !passed[r.seq] {
@@ -114,23 +114,23 @@ func (s *Store) holdNext(m *member, want *core.HoldRequest) (out []core.HoldResu
 			out = append(out, core.HoldResult{Ref: r.ref(), Status: core.HoldLocked})
 		}
 	}
-	if len(found) == want.N {
-		scope.To = min(scope.To, slices.MaxFunc(found, bySeq).seq)
+	if len(found) == want.KeylessLimit {
+		scope.UpToSeq = min(scope.UpToSeq, slices.MaxFunc(found, bySeq).seq)
 	}
-	for r := range rt.ready.after(0, scope.From) {
-		if scope.Most--; scope.Most < 0 || r.seq > scope.To {
+	for r := range rt.ready.after(0, scope.AfterSeq) {
+		if scope.UnheldLimit--; scope.UnheldLimit < 0 || r.seq > scope.UpToSeq {
 			break
 		}
 		if isWanted(r) && !passed[r.seq] && !picked[r] {
 			out = append(out, core.HoldResult{Ref: r.ref(), Status: core.HoldLocked})
 		} else {
-			scope.Most++
+			scope.UnheldLimit++
 		}
 	}
 	now := s.now()
 	for _, r := range found {
 		if r.holder != m.Session {
-			s.holdStatus(r, m.Session, want.Deliver)
+			s.holdStatus(r, m.Session, want.CountDelivery)
 		}
 		rec := r.record(now)
 		out = append(out, core.HoldResult{Ref: rec.Ref, Status: core.HoldGranted, Record: &rec, Deliveries: r.deliveries})
@@ -160,7 +160,7 @@ func (s *Store) ReleasePartition(ctx context.Context, self core.Session, what co
 	defer s.mu.Unlock()
 	m := s.members[self]
 	if m == nil {
-		return false, core.Fenced("waybill/memory: release a partition", self)
+		return false, core.NewFencedError("waybill/memory: release a partition", self)
 	}
 	name := what.Partition
 	u := s.partition(name)
@@ -170,7 +170,7 @@ func (s *Store) ReleasePartition(ctx context.Context, self core.Session, what co
 	}
 	if before, err := rules.GivenUp(now.Owner, now.Term, self, what.Term); before || err != nil {
 		if err != nil {
-			err = core.Fenced("waybill/memory: release a partition", self)
+			err = core.NewFencedError("waybill/memory: release a partition", self)
 		}
 		return before, err
 	}

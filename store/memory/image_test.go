@@ -41,7 +41,7 @@ func TestRestore(t *testing.T) {
 		before.Epoch = after.Epoch
 		k.fact("partitions and members as they were", reflect.DeepEqual(before, after))
 		p := k.look(1, core.ReadRequest{})
-		k.fact("nobody runs", len(p.Running) == 0 && p.Last == 4 && p.Next == 3)
+		k.fact("nobody runs", len(p.RunningTxs) == 0 && p.LastSeq == 4 && p.NextTx == 3)
 
 		k.put(row("e", "x"))
 		k.fact("e has the number that d had", k.get(1, "e").Seq == 5)
@@ -77,7 +77,7 @@ func TestDrain(t *testing.T) {
 	k.fill(n / 2)
 	start, got, from := time.Now(), 0, int64(0)
 	for {
-		p := k.look(1, core.ReadRequest{Last: from, Ranges: []core.Range{{RouteSlots: all, From: from, To: 1 << 60, Limit: 500}}})
+		p := k.look(1, core.ReadRequest{SeenSeq: from, Ranges: []core.Range{{RouteSlots: all, From: from, To: 1 << 60, Limit: 500}}})
 		recs := p.Ranges[0].Records
 		if len(recs) == 0 {
 			break

@@ -19,13 +19,13 @@ var (
 
 // inboxMarks are the committed marks. The store's mu guards them.
 type inboxMarks struct {
-	at  map[core.InboxKey]inboxMark // by keys without a print
+	at  map[core.InboxKey]inboxMark // by keys without a hash
 	log []core.InboxKey             // in the order of their time
 }
 
 type inboxMark struct {
-	at    time.Time
-	print string
+	at   time.Time
+	hash string
 }
 
 func newInboxMarks() inboxMarks { return inboxMarks{at: map[core.InboxKey]inboxMark{}} }
@@ -34,8 +34,8 @@ func (m *inboxMarks) copy() inboxMarks { return inboxMarks{maps.Clone(m.at), sli
 
 func (m *inboxMarks) add(keys []core.InboxKey, now time.Time) {
 	for _, k := range keys {
-		m.at[k.Bare()] = inboxMark{now, k.Print}
-		m.log = append(m.log, k.Bare())
+		m.at[k.WithoutHash()] = inboxMark{now, k.ContentHash}
+		m.log = append(m.log, k.WithoutHash())
 	}
 }
 
@@ -64,16 +64,16 @@ func (m *inboxMarks) purge(consumer string, deadline time.Time, limit int) int {
 // markKey locks key for tx and marks it there, if it is new.
 func (s *Store) markKey(ctx context.Context, tx *Tx, key core.InboxKey) (st core.InboxStatus, err error) {
 	err = s.whenFree(ctx, tx, "inbox", func() (wait *Tx, err error) {
-		bare := key.Bare()
+		bare := key.WithoutHash()
 		if wait := tx.reserve(bare); wait != nil {
 			return wait, nil
 		}
 		if m, marked := s.inbox.at[bare]; marked {
-			st = key.Again([]byte(m.print))
+			st = key.StatusOfMarked([]byte(m.hash))
 			return nil, nil
 		}
-		if i := slices.IndexFunc(tx.marked, func(k core.InboxKey) bool { return k.Bare() == bare }); i >= 0 {
-			st = key.Again(tx.marked[i].PrintBytes())
+		if i := slices.IndexFunc(tx.marked, func(k core.InboxKey) bool { return k.WithoutHash() == bare }); i >= 0 {
+			st = key.StatusOfMarked(tx.marked[i].ContentHashBytes())
 			return nil, nil
 		}
 		st = core.InboxProcessed

@@ -85,7 +85,7 @@ func (tx *Tx) reserve(name any) (wait *Tx) {
 }
 
 // Lock locks a committed record until the transaction ends, as a caller's SELECT … FOR UPDATE does. It fails with
-// core.ErrBusy if another transaction has locked it.
+// core.ErrLocked if another transaction has locked it.
 func (tx *Tx) Lock(route, id string) error {
 	tx.s.mu.Lock()
 	defer tx.s.mu.Unlock()
@@ -121,5 +121,5 @@ func (tx *Tx) committed(route, id string) *record {
 
 func busy(op, id, route string) error {
 	return fmt.Errorf("waybill/memory: %s: %q on route %q: another transaction has it: try again when that one has ended: %w",
-		op, id, route, core.ErrBusy)
+		op, id, route, core.ErrLocked)
 }

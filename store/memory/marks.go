@@ -14,21 +14,21 @@ import (
 // that is over is removed when its key comes again, so Marks grows with the number of messages.
 type Marks struct {
 	mu    sync.Mutex
-	marks map[core.InboxKey]mark // by keys without a print
+	marks map[core.InboxKey]mark // by keys without a hash
 }
 
 // mark is a claim, or, without a token, a key that is done.
 type mark struct {
 	token string
 	until time.Time // zero = for ever
-	print string
+	hash  string
 }
 
 var errBusyMark = &waybill.Error{Op: "waybill/memory: marks", Class: waybill.ClassRejected, Err: fmt.Errorf("another run has the message (%w)", waybill.ErrInFlight)}
 
 // of returns the mark of key, unless its time is over. mu is held.
 func (m *Marks) of(key core.InboxKey) (mark, bool) {
-	k, ok := m.marks[key.Bare()]
+	k, ok := m.marks[key.WithoutHash()]
 	return k, ok && (k.until.IsZero() || time.Now().Before(k.until))
 }
 
@@ -36,8 +36,8 @@ func (m *Marks) put(key core.InboxKey, k mark) {
 	if m.marks == nil {
 		m.marks = map[core.InboxKey]mark{}
 	}
-	k.print = key.Print
-	m.marks[key.Bare()] = k
+	k.hash = key.ContentHash
+	m.marks[key.WithoutHash()] = k
 }
 
 // begin is how every method begins.
@@ -60,7 +60,7 @@ func (m *Marks) BeginMark(ctx context.Context, key core.InboxKey, token string, 
 	defer m.mu.Unlock()
 	switch k, ok := m.of(key); {
 	case ok && k.token == "":
-		return key.Again([]byte(k.print)), nil
+		return key.StatusOfMarked([]byte(k.hash)), nil
 	case ok && k.token != token:
 		return core.InboxNone, errBusyMark
 	}
@@ -90,7 +90,7 @@ func (m *Marks) ForgetMark(ctx context.Context, key core.InboxKey, token string)
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if key = key.Bare(); m.marks[key].token == token {
+	if key = key.WithoutHash(); m.marks[key].token == token {
 		delete(m.marks, key)
 	}
 	return nil

@@ -37,7 +37,7 @@ func (s *Store) about(r *record) *core.Notice {
 func (s *Store) tell(c *core.Notice) {
 	i, _ := slices.BinarySearchFunc(s.notice, c.Number, byNumber)
 	slots := core.Slots(1) << c.Slot
-	if c.Kind == core.NoticeFrom {
+	if c.Kind == core.NoticeReread {
 		slots = core.AllSlots
 	}
 	s.notice = slices.Insert(s.notice, i, &command{*c, slots})
@@ -73,7 +73,7 @@ func (s *Store) tellOwners(records []*record) {
 		}
 		s.told++
 		first := slices.MinFunc(rs, func(a, b *record) int { return cmp.Compare(a.seq, b.seq) })
-		s.tell(&core.Notice{Number: s.told, Kind: core.NoticeFrom, Route: name, Seq: first.seq})
+		s.tell(&core.Notice{Number: s.told, Kind: core.NoticeReread, Route: name, Seq: first.seq})
 	}
 }
 
@@ -111,7 +111,7 @@ func (s *Store) noticeDone(self core.Session, number int64, ref core.Ref) {
 	if c.Route != ref.Route || c.Seq != ref.Seq || c.ID != ref.ID {
 		return
 	}
-	if c.Kind == core.NoticeFrom {
+	if c.Kind == core.NoticeReread {
 		c.slots &^= s.route(c.Route).owned(self)
 	} else {
 		c.slots = 0

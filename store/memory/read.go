@@ -26,12 +26,12 @@ func (s *Store) Read(ctx context.Context, self core.Session, request core.ReadRe
 		return core.ReadResult{}, nil
 	}
 	rd := reader{s: s, self: self, request: &request, now: s.now()}
-	p := core.ReadResult{Known: true, Suspected: m.Suspected, Epoch: s.epoch(), Last: s.seq, Next: s.lastTx + 1}
-	if s.seq != request.Last || s.told != request.LastNotice {
-		p.Upper = p.Next
+	p := core.ReadResult{IsMember: true, Suspected: m.Suspected, Epoch: s.epoch(), LastSeq: s.seq, NextTx: s.lastTx + 1}
+	if s.seq != request.SeenSeq || s.told != request.SeenNotice {
+		p.UpperTx = p.NextTx
 	}
 	for _, tx := range s.running {
-		p.Running = append(p.Running, tx.id)
+		p.RunningTxs = append(p.RunningTxs, tx.id)
 	}
 	for _, part := range request.Slots {
 		var own core.Slots
@@ -63,13 +63,13 @@ type reader struct {
 
 // fresh returns the waiting records of ReadRequest.NewlyOwned, by sequence.
 func (rd *reader) fresh() (waiting []core.BlockedRecord, more bool) {
-	limit := rd.request.Limit
+	limit := rd.request.BlockedLimit
 	for _, part := range merge(rd.request.NewlyOwned) {
 		rt := rd.s.routes[part.Route]
 		if rt == nil {
 			continue
 		}
-		block, n := slices.Contains(rd.request.Blocks, part.Route), 0
+		block, n := slices.Contains(rd.request.BlockingRoutes, part.Route), 0
 		for r := range rt.unready.after(0, rd.request.NewlyOwnedAfter) {
 			if limit > 0 && n > limit {
 				break
@@ -114,7 +114,7 @@ func (rd *reader) key(kr *core.KeyRange) (out core.KeyRecords) {
 	k := rt.keys[kr.Key]
 	got := rd.collect(k.ready.after(0, kr.From), kr.To, kr.Limit, func(*record) bool { return true })
 	out.Records, out.More = got.Records, got.More
-	block := slices.Contains(rd.request.Blocks, kr.Route)
+	block := slices.Contains(rd.request.BlockingRoutes, kr.Route)
 	for r := range k.unready.all() {
 		if w, ok := r.obstructs(rd.self, block); ok {
 			out.Blocked = append(out.Blocked, w)
@@ -151,7 +151,7 @@ func (rd *reader) again(p *core.ReadResult) {
 		if r == nil {
 			continue
 		}
-		switch w, ok := r.obstructs(rd.self, slices.Contains(rd.request.Blocks, ref.Route)); {
+		switch w, ok := r.obstructs(rd.self, slices.Contains(rd.request.BlockingRoutes, ref.Route)); {
 		case r.ready(), r.live() && r.holder != 0:
 			p.Rechecked = append(p.Rechecked, r.record(rd.now))
 		case ok:

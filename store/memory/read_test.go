@@ -43,17 +43,17 @@ func TestReadIsOneSnapshot(t *testing.T) {
 	k.fact("nothing is seen before the commit", len(k.read(1)) == 0)
 	k.put(row("c", ""))
 	p := k.look(1, core.ReadRequest{})
-	k.fact("transaction ids", p.Last == 3 && p.Next == 3 && p.Upper == 3 && len(p.Running) == 1 && p.Running[0] == tx.ID())
-	k.fact("at rest there is no upper bound", k.look(1, core.ReadRequest{Last: 3}).Upper == 0)
+	k.fact("transaction ids", p.LastSeq == 3 && p.NextTx == 3 && p.UpperTx == 3 && len(p.RunningTxs) == 1 && p.RunningTxs[0] == tx.ID())
+	k.fact("at rest there is no upper bound", k.look(1, core.ReadRequest{SeenSeq: 3}).UpperTx == 0)
 	k.no(tx.Commit())
-	p = k.look(1, core.ReadRequest{Last: 3, Ranges: []core.Range{
+	p = k.look(1, core.ReadRequest{SeenSeq: 3, Ranges: []core.Range{
 		{RouteSlots: all, To: 1},
 		{RouteSlots: all, From: 1, To: 9},
 	}, Keys: []core.KeyRange{{Route: route, Key: "x", To: 9}}})
 	k.same("range 0", ids(p.Ranges[0].Records), []string{"a"})
 	k.same("range 1", ids(p.Ranges[1].Records), []string{"b", "c"})
 	k.same("key", ids(p.Keys[0].Records), []string{"a", "b"})
-	k.fact("nobody runs", len(p.Running) == 0)
+	k.fact("nobody runs", len(p.RunningTxs) == 0)
 }
 
 func TestReadWaiting(t *testing.T) {
@@ -78,7 +78,7 @@ func TestReadWaiting(t *testing.T) {
 		return s
 	}
 	request := core.ReadRequest{
-		Slots: []core.RouteSlots{all}, NewlyOwned: []core.RouteSlots{all}, Blocks: []string{route}, Limit: 9,
+		Slots: []core.RouteSlots{all}, NewlyOwned: []core.RouteSlots{all}, BlockingRoutes: []string{route}, BlockedLimit: 9,
 		Keys: []core.KeyRange{{Route: route, Key: "x", To: 9}},
 	}
 	p := k.look(2, request)
@@ -86,15 +86,15 @@ func TestReadWaiting(t *testing.T) {
 	k.same("fresh", why(p.Blocked), []string{"a1", "b3", "c2", "d3"})
 	k.same("key's records", ids(p.Keys[0].Records), []string{"b"})
 	k.same("key's block reasons", why(p.Keys[0].Blocked), []string{"a1", "b3"})
-	k.fact("holder", p.Blocked[1].Holder == 1 && p.Keys[0].Records[0].Holder == 1)
-	request.Limit, request.Blocks = 1, nil
+	k.fact("holder", p.Blocked[1].HeldBy == 1 && p.Keys[0].Records[0].HeldBy == 1)
+	request.BlockedLimit, request.BlockingRoutes = 1, nil
 	p = k.look(2, request)
 	k.fact("a limit", len(p.Blocked) == 1 && p.MoreBlocked)
-	request.Limit, request.NewlyOwnedAfter = 9, p.Blocked[0].Seq
+	request.BlockedLimit, request.NewlyOwnedAfter = 9, p.Blocked[0].Seq
 	p = k.look(2, request)
 	k.same("the rest, of a route that does not block", why(p.Blocked), []string{"b3", "d3"})
 
-	again := core.ReadRequest{Blocks: []string{route}, Recheck: []core.Ref{
+	again := core.ReadRequest{BlockingRoutes: []string{route}, Recheck: []core.Ref{
 		out["a"].Ref, out["b"].Ref, out["c"].Ref, out["f"].Ref, {Route: route, Seq: 2, ID: "a"},
 	}}
 	p = k.look(2, again)
@@ -114,7 +114,7 @@ func TestRecord(t *testing.T) {
 	k.now = k.now.Add(90 * time.Second)
 	k.no(k.Corrupt(1))
 	got := k.get(1, "a")
-	k.fact("age and life", got.Age == 90*time.Second && got.Expires && got.Life == -30*time.Second)
+	k.fact("age and life", got.Age == 90*time.Second && got.Expires && got.ExpiresIn == -30*time.Second)
 	k.fact("a dedupe key makes it cancellable", got.Cancellable)
 	k.fact("unreadable", got.Err != nil)
 	k.fact("copied", string(got.Envelope.Body) == "body")

@@ -133,11 +133,11 @@ func (r *record) owned(self core.Session) bool { return r.partition().Owner == s
 func (r *record) record(now time.Time) core.Record {
 	out := core.Record{
 		Ref: r.ref(), Envelope: r.env.Clone(), Slot: r.slot, Attempts: r.attempts, Deliveries: r.deliveries, Crashes: r.crashes,
-		Failed: r.state == core.StateFailed, Cancellable: r.cancellable, Holder: r.holder,
+		Failed: r.state == core.StateFailed, Cancellable: r.cancellable, HeldBy: r.holder,
 		Age: max(now.Sub(r.since), 0), Err: r.unreadable,
 	}
 	if !r.env.Expires.IsZero() {
-		out.Expires, out.Life = true, r.env.Expires.Sub(now)
+		out.Expires, out.ExpiresIn = true, r.env.Expires.Sub(now)
 	}
 	return out
 }
@@ -145,6 +145,6 @@ func (r *record) record(now time.Time) core.Record {
 // obstructs returns r as a record that blocks its key, seen by self. Blocking abandoned ones count if block is set.
 func (r *record) obstructs(self core.Session, block bool) (core.BlockedRecord, bool) {
 	f := r.facts()
-	w := core.BlockedRecord{Ref: f.Ref, Slot: r.slot, Key: r.env.Key, Holder: r.holder, Why: f.Obstructs(self, block)}
+	w := core.BlockedRecord{Ref: f.Ref, Slot: r.slot, Key: r.env.Key, HeldBy: r.holder, Why: f.Obstructs(self, block)}
 	return w, w.Why != 0
 }

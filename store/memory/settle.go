@@ -19,7 +19,7 @@ func (s *Store) Settle(ctx context.Context, self core.Session, outcomes []core.O
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.members[self] == nil {
-		return core.AllFailed(len(outcomes), core.Fenced("waybill/memory: settle", self))
+		return core.AllFailed(len(outcomes), core.NewFencedError("waybill/memory: settle", self))
 	}
 	now := s.now()
 	res := make(core.Results, len(outcomes))
@@ -30,12 +30,12 @@ func (s *Store) Settle(ctx context.Context, self core.Session, outcomes []core.O
 }
 
 func (s *Store) settle(self core.Session, o *core.Outcome, now time.Time) error {
-	if n := o.Notice(); n != 0 {
+	if n := o.NoticeNumber(); n != 0 {
 		s.noticeDone(self, n, o.Ref())
 		return nil
 	}
 	if o.Event() == core.EventNone {
-		return waybill.Invalid("waybill/memory: settle", "outcome: not built by Published, Retry, Abandon, Cancel, Release or NoticeDone")
+		return waybill.Invalid("waybill/memory: settle", "outcome: not built by Published, Retry, Abandon, Cancel, Release or DeleteNotice")
 	}
 	ref := o.Ref()
 	r := s.find(ref)
@@ -49,10 +49,10 @@ func (s *Store) settle(self core.Session, o *core.Outcome, now time.Time) error 
 	}
 	to, err := rules.Settle(f, o, self, r != nil && r.owned(self))
 	if err == nil && r.lock != nil {
-		err = core.ErrBusy
+		err = core.ErrLocked
 	}
 	if err != nil {
-		return core.Refused("waybill/memory: settle", ref, err)
+		return core.NewOutcomeError("waybill/memory: settle", ref, err)
 	}
 	if to.Row != *f {
 		s.become(r, &to, now)
@@ -75,12 +75,12 @@ func (s *Store) publish(r *record, ref core.Ref, now time.Time) (err error) {
 	case r == nil:
 		err = core.ErrChanged
 	case r.lock != nil:
-		err = core.ErrBusy
+		err = core.ErrLocked
 	default:
 		s.become(r, &rules.Change{Row: rules.Publish(f)}, now)
 	}
 	if err != nil {
-		err = core.Refused("waybill/memory: settle", ref, err)
+		err = core.NewOutcomeError("waybill/memory: settle", ref, err)
 	}
 	return err
 }

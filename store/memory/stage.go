@@ -18,7 +18,7 @@ func (s *Store) Stage(ctx context.Context, tx *Tx, msgs ...waybill.Message) (_ [
 	if len(msgs) == 0 {
 		return nil, nil
 	}
-	ctx, span := s.stamper.Start(ctx, len(msgs))
+	ctx, span := s.stamper.StartSpan(ctx, len(msgs))
 	defer func() { core.EndSpan(span, err) }()
 	rows, err := s.stamper.Stamp(ctx, msgs)
 	if err != nil {
@@ -47,7 +47,7 @@ func (s *Store) Stage(ctx context.Context, tx *Tx, msgs ...waybill.Message) (_ [
 
 // Stage writes rows, such as those of a stamper, and returns their sequence numbers. An empty Route is
 // waybill.DefaultRoute. UniqueID is ignored. A duplicate writes nothing: its number is 0, although one was drawn. Stage
-// fails as a whole, with core.ErrBusy where [Store.Stage] would wait.
+// fails as a whole, with core.ErrLocked where [Store.Stage] would wait.
 func (tx *Tx) Stage(rows ...core.StagedRow) ([]int64, error) {
 	s := tx.s
 	s.mu.Lock()
@@ -92,7 +92,7 @@ func (tx *Tx) stage(row *core.StagedRow) (out waybill.Staged, seq int64, wait *T
 	case twin.cancelled() && twin.lock != tx:
 		return out, 0, twin.lock, nil
 	case twin.foreign(row):
-		return out, 0, nil, row.IDTaken("waybill/memory: stage")
+		return out, 0, nil, row.IDTakenError("waybill/memory: stage")
 	default:
 		out.Duplicate = true
 		return out, 0, nil, nil
@@ -156,7 +156,7 @@ func (tx *Tx) dedupe(route string, row *core.StagedRow, out *waybill.Staged) (wa
 	case r.lock != nil && r.lock != tx && (row.Replace || r.cancelled()):
 		return r.lock, nil
 	case r.foreign(row):
-		return nil, row.KeyTaken("waybill/memory: stage")
+		return nil, row.KeyTakenError("waybill/memory: stage")
 	case !row.Replace:
 		out.ID, out.Duplicate = r.env.ID, true
 		return nil, nil

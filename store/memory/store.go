@@ -153,7 +153,7 @@ func merge(parts []core.RouteSlots) []core.RouteSlots {
 			if out[i].DueWithin = max(out[i].DueWithin, p.DueWithin); p.DueWithin == 0 {
 				out[i].DueWithin = 0
 			}
-			out[i].DueNew = out[i].DueNew && p.DueNew
+			out[i].DueExcludeHeld = out[i].DueExcludeHeld && p.DueExcludeHeld
 		}
 	}
 	return out

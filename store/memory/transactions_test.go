@@ -21,13 +21,13 @@ type unseen struct {
 
 // over reports whether everything that the page warned of has ended, as a later page says.
 func (u *unseen) over(later *core.ReadResult) bool {
-	ended := func(tx int64) bool { return tx < later.Next && !slices.Contains(later.Running, tx) }
-	for _, m := range u.result.Running {
+	ended := func(tx int64) bool { return tx < later.NextTx && !slices.Contains(later.RunningTxs, tx) }
+	for _, m := range u.result.RunningTxs {
 		if !ended(m) {
 			return false
 		}
 	}
-	for m := u.result.Next; m < u.result.Upper; m++ {
+	for m := u.result.NextTx; m < u.result.UpperTx; m++ {
 		if !ended(m) {
 			return false
 		}
@@ -116,33 +116,33 @@ func TestTransactionIDsNeverLie(t *testing.T) {
 				drop(tx)
 			},
 			"read": func(rt *rapid.T) {
-				p := k.look(1, core.ReadRequest{Last: last, Ranges: []core.Range{everything}})
+				p := k.look(1, core.ReadRequest{SeenSeq: last, Ranges: []core.Range{everything}})
 				seen := map[string]bool{}
 				for _, r := range p.Ranges[0].Records {
-					if r.Seq > p.Last {
-						rt.Fatalf("%s has %d, behind Last %d", r.ID, r.Seq, p.Last)
+					if r.Seq > p.LastSeq {
+						rt.Fatalf("%s has %d, behind Last %d", r.ID, r.Seq, p.LastSeq)
 					}
 					seen[r.ID] = true
 				}
 				for _, u := range missing {
 					if u.over(&p) && committed[u.id] && !seen[u.id] {
 						rt.Fatalf("%s of transaction %d is not seen after all of %v and [%d, %d) has ended", u.id, u.tx,
-							u.result.Running, u.result.Next, u.result.Upper)
+							u.result.RunningTxs, u.result.NextTx, u.result.UpperTx)
 					}
 				}
 				missing = slices.DeleteFunc(missing, func(u unseen) bool { return u.over(&p) })
 				for tx, rows := range staged {
 					for id, seq := range rows {
 						m := tx.ID()
-						warned := slices.Contains(p.Running, m) || m >= p.Next && m < p.Upper
-						if seq > last && seq <= p.Last && !warned {
+						warned := slices.Contains(p.RunningTxs, m) || m >= p.NextTx && m < p.UpperTx
+						if seq > last && seq <= p.LastSeq && !warned {
 							rt.Fatalf("%s with %d of transaction %d can still appear: running %v, [%d, %d)", id, seq, m,
-								p.Running, p.Next, p.Upper)
+								p.RunningTxs, p.NextTx, p.UpperTx)
 						}
 						missing = append(missing, unseen{id, m, p})
 					}
 				}
-				last = p.Last
+				last = p.LastSeq
 			},
 			"": func(rt *rapid.T) {
 				for id := range committed {

@@ -132,7 +132,7 @@ func BenchmarkDrain(b *testing.B) {
 		drained(b, func() int {
 			began := time.Now()
 			p, err := s.Read(b.Context(), self, core.ReadRequest{
-				Last: last, Slots: []core.RouteSlots{all(benchRoute)}, Ranges: []core.Range{{RouteSlots: all(benchRoute), To: 1 << 62, Limit: 500}},
+				SeenSeq: last, Slots: []core.RouteSlots{all(benchRoute)}, Ranges: []core.Range{{RouteSlots: all(benchRoute), To: 1 << 62, Limit: 500}},
 			})
 			if err != nil {
 				b.Fatal(err)
@@ -146,7 +146,7 @@ func BenchmarkDrain(b *testing.B) {
 			if err := s.Settle(b.Context(), self, out).FirstErr(); err != nil {
 				b.Fatal(err)
 			}
-			last = p.Last
+			last = p.LastSeq
 			return len(rs)
 		})
 	})

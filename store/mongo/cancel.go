@@ -241,7 +241,7 @@ type noticeDoc struct {
 	Kind   int32  `bson:"kind"`
 	Route  string `bson:"route"`
 	Slot   int32  `bson:"slot"`
-	Slots  int64  `bson:"slots"` // of NoticeFrom: the slots whose owners have yet to heed it, as bits
+	Slots  int64  `bson:"slots"` // of NoticeReread: the slots whose owners have yet to heed it, as bits
 	Key    string `bson:"key"`
 	ID     string `bson:"id"`
 	Seq    int64  `bson:"seq"`

@@ -22,7 +22,7 @@ func (s *Store) Due(ctx context.Context, self core.Session, parts []core.RouteSl
 	var d due
 	err := s.transact(ctx, "due", func(ctx context.Context, w *work) error {
 		if known, _, err := w.member(ctx, self); err != nil || !known {
-			return cmp.Or(err, core.Fenced("waybill/mongo: due", self))
+			return cmp.Or(err, core.NewFencedError("waybill/mongo: due", self))
 		}
 		if err := w.clock(ctx); err != nil {
 			return err
@@ -75,7 +75,7 @@ func (d *due) look(ctx context.Context, parts []core.RouteSlots) error {
 		if part.Slots &= own[part.Route]; part.Slots == 0 {
 			continue
 		}
-		if !part.DueNew {
+		if !part.DueExcludeHeld {
 			held := bson.M{"hold": int64(d.self), "route": part.Route, "phase": phaseRetry, "due": bson.M{"$lte": d.now}}
 			mine, err := d.all(ctx, slotFilter(held, part.Slots), options.Find().SetProjection(headOnly))
 			if err != nil {

@@ -21,7 +21,7 @@ func (s *Store) Hold(ctx context.Context, self core.Session, want core.HoldReque
 	named := pieces{
 		s: s, op: "hold", member: true, self: self,
 		do: func(ctx context.Context, w *work, from, to int) (func(), error) {
-			taken, err := w.named(ctx, self, want.Refs[from:to], want.Deliver)
+			taken, err := w.named(ctx, self, want.Refs[from:to], want.CountDelivery)
 			return func() { copy(out[from:to], taken) }, err
 		},
 		busy: func(i int) { out[i] = core.HoldResult{Ref: want.Refs[i], Status: core.HoldLocked} },
@@ -29,7 +29,7 @@ func (s *Store) Hold(ctx context.Context, self core.Session, want core.HoldReque
 	if err := named.run(ctx, 0, len(want.Refs)); err != nil {
 		return nil, err
 	}
-	if want.N > 0 {
+	if want.KeylessLimit > 0 {
 		next, err := s.next(ctx, self, &want)
 		return slices.Concat(out, next), err
 	}
@@ -124,7 +124,7 @@ func (s *Store) next(ctx context.Context, self core.Session, want *core.HoldRequ
 			}
 			continue
 		}
-		if err := s.grab(ctx, self, list, want.Deliver, busy); err != nil {
+		if err := s.grab(ctx, self, list, want.CountDelivery, busy); err != nil {
 			return nil, err
 		}
 	}
@@ -159,7 +159,7 @@ func (s *Store) grab(ctx context.Context, self core.Session, list []*record, del
 // next takes records in one transaction. list are those that it has tried to hold.
 func (w *work) next(ctx context.Context, self core.Session, want *core.HoldRequest, busy map[recordID]bool) (out []core.HoldResult, list []*record, err error) {
 	known := map[core.Ref]bool{}
-	for _, ref := range want.Out {
+	for _, ref := range want.ExcludeRefs {
 		known[core.Ref{Route: ref.Route, Seq: ref.Seq, ID: ref.ID}] = true
 	}
 	var bytes int64
@@ -171,11 +171,11 @@ func (w *work) next(ctx context.Context, self core.Session, want *core.HoldReque
 		}
 		if r.Hold == 0 {
 			list = append(list, r)
-			r.holdStatus(self, want.Deliver)
+			r.holdStatus(self, want.CountDelivery)
 		}
 		rec := w.record(r)
 		out = append(out, core.HoldResult{Ref: rec.Ref, Status: core.HoldGranted, Record: &rec, Deliveries: r.Deliveries})
-		return len(out) < want.N
+		return len(out) < want.KeylessLimit
 	}
 	more := true
 	part := want.Slots
@@ -190,13 +190,13 @@ func (w *work) next(ctx context.Context, self core.Session, want *core.HoldReque
 		return out, list, err
 	}
 	free := bson.M{"route": part.Route, "phase": phaseReady, "hold": int64(0), "key": ""}
-	err = w.each(ctx, slotFilter(free, part.Slots), w.bySequence("free", want.N+len(busy)), func(r *record) bool {
+	err = w.each(ctx, slotFilter(free, part.Slots), w.bySequence("free", want.KeylessLimit+len(busy)), func(r *record) bool {
 		return busy[r.ID] || take(r)
 	})
 	if err != nil {
 		return out, list, err
 	}
-	return out, list, w.hold(ctx, self, list, want.Deliver)
+	return out, list, w.hold(ctx, self, list, want.CountDelivery)
 }
 
 // ReleasePartition frees a partition, as core.OutboxStore says. It returns false if a transaction has locked a record
@@ -210,7 +210,7 @@ func (s *Store) ReleasePartition(ctx context.Context, self core.Session, partiti
 		}
 		d := docs[partition.Partition.Route]
 		if d == nil {
-			return core.Fenced("waybill/mongo: "+op, self)
+			return core.NewFencedError("waybill/mongo: "+op, self)
 		}
 		u := d.partition(partition.Partition)
 		owner, term := int64(0), d.Term
@@ -218,7 +218,7 @@ func (s *Store) ReleasePartition(ctx context.Context, self core.Session, partiti
 			owner, term = u.Owner, u.Term
 		}
 		if before, err := rules.GivenUp(core.Session(owner), term, self, partition.Term); err != nil {
-			return core.Fenced("waybill/mongo: "+op, self)
+			return core.NewFencedError("waybill/mongo: "+op, self)
 		} else if before {
 			return nil
 		}

@@ -157,16 +157,16 @@ func (s *Store) mark(ctx context.Context, keys []core.InboxKey) (out []core.Inbo
 		}
 		for _, m := range known {
 			delete(at, m.ID)
-			kept[m.ID] = m.Print
+			kept[m.ID] = m.ContentHash
 		}
 	}
 	for id, i := range at {
 		fresh = append(fresh, i)
-		kept[id] = keys[i].PrintBytes() // for what stands twice
+		kept[id] = keys[i].ContentHashBytes() // for what stands twice
 	}
 	out = make([]core.InboxStatus, len(keys))
 	for i := range keys {
-		out[i] = keys[i].Again(kept[ids[i].(inboxID)]) //nolint:forcetypeassert // as above
+		out[i] = keys[i].StatusOfMarked(kept[ids[i].(inboxID)]) //nolint:forcetypeassert // as above
 	}
 	for _, i := range fresh {
 		out[i] = core.InboxProcessed
@@ -182,8 +182,8 @@ func (s *Store) mark(ctx context.Context, keys []core.InboxKey) (out []core.Inbo
 	docs := make([]any, len(fresh))
 	for i, n := range fresh {
 		doc := bson.D{{Key: "_id", Value: ids[n]}, {Key: "handled", Value: w.now}}
-		if print := keys[n].PrintBytes(); print != nil {
-			doc = append(doc, bson.E{Key: "print", Value: print})
+		if hash := keys[n].ContentHashBytes(); hash != nil {
+			doc = append(doc, bson.E{Key: "content_hash", Value: hash})
 		}
 		docs[i] = doc
 	}
@@ -196,13 +196,13 @@ func (s *Store) mark(ctx context.Context, keys []core.InboxKey) (out []core.Inbo
 
 // mark is one document of the inbox.
 type mark struct {
-	ID    inboxID `bson:"_id"`
-	Print []byte  `bson:"print"`
+	ID          inboxID `bson:"_id"`
+	ContentHash []byte  `bson:"content_hash"`
 }
 
 // marks returns the marks that filter selects.
 func (s *Store) marks(ctx context.Context, filter any, opts *options.FindOptionsBuilder) (all []mark, err error) {
-	cur, err := s.inbox.Find(ctx, filter, opts.SetProjection(bson.M{"_id": 1, "print": 1}))
+	cur, err := s.inbox.Find(ctx, filter, opts.SetProjection(bson.M{"_id": 1, "content_hash": 1}))
 	if err != nil {
 		return nil, err
 	}

@@ -40,7 +40,7 @@ func TestServerAway(t *testing.T) {
 	proxy.Cut()
 	_, read := s.Read(t.Context(), self.Session, request)
 	_, heartbeat := s.Heartbeat(t.Context(), core.HeartbeatRequest{Self: self})
-	_, take := s.Hold(t.Context(), self.Session, core.HoldRequest{Slots: all(benchRoute), N: 1})
+	_, take := s.Hold(t.Context(), self.Session, core.HoldRequest{Slots: all(benchRoute), KeylessLimit: 1})
 	_, do := s.Do(t.Context(), core.InboxKey{Consumer: "c", Source: "/s", ID: "1"}, func(context.Context, Tx) error { return nil })
 	settle := s.Settle(t.Context(), self.Session, []core.Outcome{outcome}).FirstErr()
 	for what, err := range map[string]error{"read": read, "heartbeat": heartbeat, "hold": take, "do": do, "settle": settle, "check": s.Check(t.Context())} {

@@ -30,7 +30,7 @@ func (s *Store) Read(ctx context.Context, self core.Session, request core.ReadRe
 	var rd reader
 	err := s.transact(ctx, "read", func(ctx context.Context, w *work) error {
 		rd = reader{work: w, self: self, request: &request}
-		if err := rd.head(ctx); err != nil || !rd.result.Known {
+		if err := rd.head(ctx); err != nil || !rd.result.IsMember {
 			return err
 		}
 		return rd.records(ctx)
@@ -60,15 +60,15 @@ func (rd *reader) head(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	if p.Known, p.Suspected, err = rd.member(ctx, rd.self); err != nil || !p.Known {
+	if p.IsMember, p.Suspected, err = rd.member(ctx, rd.self); err != nil || !p.IsMember {
 		rd.result = core.ReadResult{}
 		return err
 	}
 	seq := docs["sequence"]
-	p.Epoch, p.Last = docs["epoch"].text(), seq.Value
-	p.Next = p.Last + 1
-	if p.Last != rd.request.Last {
-		p.Upper = p.Next
+	p.Epoch, p.LastSeq = docs["epoch"].text(), seq.Value
+	p.NextTx = p.LastSeq + 1
+	if p.LastSeq != rd.request.SeenSeq {
+		p.UpperTx = p.NextTx
 	}
 	is, err := rd.s.committed(ctx, seq.Open)
 	if err != nil {
@@ -80,7 +80,7 @@ func (rd *reader) head(ctx context.Context) (err error) {
 			continue
 		}
 		rd.running = append(rd.running, o)
-		p.Running = append(p.Running, o.From)
+		p.RunningTxs = append(p.RunningTxs, o.From)
 	}
 	if len(rd.request.Slots) == 0 {
 		return nil
@@ -129,7 +129,7 @@ func (rd *reader) notices(ctx context.Context, parts []core.RouteSlots) (out []c
 	for i := range docs {
 		d := &docs[i]
 		slots := core.Slots(1) << d.Slot
-		if core.NoticeKind(d.Kind) == core.NoticeFrom {
+		if core.NoticeKind(d.Kind) == core.NoticeReread {
 			slots = core.Slots(d.Slots)
 		}
 		mine := slices.ContainsFunc(parts, func(p core.RouteSlots) bool { return p.Route == d.Route && p.Slots&slots != 0 })
@@ -171,9 +171,9 @@ func (rd *reader) records(ctx context.Context) error {
 
 // fresh answers ReadRequest.NewlyOwned.
 func (rd *reader) fresh(ctx context.Context) error {
-	limit, p := rd.request.Limit, &rd.result
+	limit, p := rd.request.BlockedLimit, &rd.result
 	for _, part := range merge(rd.request.NewlyOwned) {
-		block := slices.Contains(rd.request.Blocks, part.Route)
+		block := slices.Contains(rd.request.BlockingRoutes, part.Route)
 		seen := map[int64]bool{} // a retry that somebody holds is found twice
 		for index, filter := range blockReasons(block) {
 			filter["route"], filter["seq"] = part.Route, bson.M{"$gt": rd.request.NewlyOwnedAfter}
@@ -257,7 +257,7 @@ func (rd *reader) waiting(ctx context.Context) (map[routeKey][]core.BlockedRecor
 	}
 	out := map[routeKey][]core.BlockedRecord{}
 	for route, list := range keys {
-		block := slices.Contains(rd.request.Blocks, route)
+		block := slices.Contains(rd.request.BlockingRoutes, route)
 		seen := map[int64]bool{} // a retry that somebody holds is found twice
 		for index, filter := range blockReasons(block) {
 			filter["route"], filter["key"] = route, bson.M{"$in": list}
@@ -310,7 +310,7 @@ func (rd *reader) again(ctx context.Context) error {
 		if r == nil || r.Seq != ref.Seq {
 			continue
 		}
-		switch w, ok := r.obstructs(rd.self, slices.Contains(rd.request.Blocks, ref.Route)); {
+		switch w, ok := r.obstructs(rd.self, slices.Contains(rd.request.BlockingRoutes, ref.Route)); {
 		case r.Phase == phaseReady, r.live() && r.Hold != 0:
 			p.Rechecked = append(p.Rechecked, rd.record(r))
 		case ok:

@@ -149,7 +149,7 @@ func (r *record) abandon(d *routeDoc, reason waybill.Reason, now time.Time) bson
 
 // obstructs returns r as a record that blocks its key, seen by self. Blocking abandoned ones count if block is set.
 func (r *record) obstructs(self core.Session, block bool) (core.BlockedRecord, bool) {
-	w := core.BlockedRecord{Ref: r.ref(), Slot: r.slot(), Key: r.Key, Holder: r.holder(), Why: r.facts().Obstructs(self, block)}
+	w := core.BlockedRecord{Ref: r.ref(), Slot: r.slot(), Key: r.Key, HeldBy: r.holder(), Why: r.facts().Obstructs(self, block)}
 	return w, w.Why != 0
 }
 
@@ -242,11 +242,11 @@ func (s *Store) envelope(r *record) (waybill.Envelope, error) {
 func (w *work) record(r *record) core.Record {
 	rec := core.Record{
 		Ref: r.ref(), Slot: r.slot(), Attempts: r.Attempts, Deliveries: r.Deliveries, Crashes: r.Crashes, Failed: r.Phase == phaseRetry,
-		Cancellable: r.Cancellable, Holder: r.holder(), Age: max(w.now.Sub(r.Since), 0),
+		Cancellable: r.Cancellable, HeldBy: r.holder(), Age: max(w.now.Sub(r.Since), 0),
 	}
 	rec.Envelope, rec.Err = w.s.envelope(r)
 	if !r.Expires.IsZero() {
-		rec.Expires, rec.Life = true, r.Expires.Sub(w.now)
+		rec.Expires, rec.ExpiresIn = true, r.Expires.Sub(w.now)
 		if rec.Envelope.Expires.IsZero() {
 			rec.Envelope.Expires = r.Expires.UTC()
 		}
@@ -275,7 +275,7 @@ func merge(parts []core.RouteSlots) []core.RouteSlots {
 	at := map[string]int{}
 	for _, p := range parts {
 		if i, ok := at[p.Route]; ok {
-			out[i].Slots, out[i].DueNew = out[i].Slots|p.Slots, out[i].DueNew && p.DueNew
+			out[i].Slots, out[i].DueExcludeHeld = out[i].Slots|p.Slots, out[i].DueExcludeHeld && p.DueExcludeHeld
 			continue
 		}
 		at[p.Route] = len(out)

@@ -34,11 +34,11 @@ func TestOpenNumbers(t *testing.T) {
 	s := open(t, Options{})
 	self := join(t, s, benchRoute).Session
 	running := func() []int64 {
-		p, err := s.Read(t.Context(), self, core.ReadRequest{Limit: 1})
+		p, err := s.Read(t.Context(), self, core.ReadRequest{BlockedLimit: 1})
 		if err != nil {
 			t.Fatal(err)
 		}
-		return p.Running
+		return p.RunningTxs
 	}
 	long, err := begin(s)
 	if err != nil {

@@ -17,17 +17,18 @@ import (
 
 // MongoDB does not wait for a lock: a write to a document that another transaction has written fails at once, and with
 // it the whole transaction. So a settle is tried as one transaction, and after a conflict in halves, until the locked
-// record stands alone as core.ErrBusy. In the common case, without a conflict, the published records are one statement.
+// record stands alone as core.ErrLocked. In the common case, without a conflict, the published records are one
+// statement.
 
 // Settle persists outcomes, as core.OutboxStore says, in one transaction. If a record is locked, it settles them in
-// halves, and the locked one is core.ErrBusy. A stale outcome is core.ErrChanged even if its partition has another
+// halves, and the locked one is core.ErrLocked. A stale outcome is core.ErrChanged even if its partition has another
 // owner. An outcome that the database refuses, such as by a validator of the application, fails alone.
 func (s *Store) Settle(ctx context.Context, self core.Session, outcomes []core.Outcome) core.Results {
 	res, done := make(core.Results, len(outcomes)), make([]bool, len(outcomes))
 	var settled stamps
 	bound := int64(hlc.MaxMark(time.Now()))
 	for i := range outcomes {
-		stamp := outcomes[i].Stamp()
+		stamp := outcomes[i].HLC()
 		if settled.top = max(settled.top, stamp); stamp <= bound {
 			settled.near = max(settled.near, stamp)
 		}
@@ -44,7 +45,7 @@ func (s *Store) Settle(ctx context.Context, self core.Session, outcomes []core.O
 			}, err
 		},
 		busy: func(i int) {
-			res[i], done[i] = core.Refused("waybill/mongo: settle", outcomes[i].Ref(), core.ErrBusy), true
+			res[i], done[i] = core.NewOutcomeError("waybill/mongo: settle", outcomes[i].Ref(), core.ErrLocked), true
 		},
 	}
 	p.each(ctx, 0, len(outcomes), func(i int, err error) {
@@ -92,11 +93,11 @@ func (st *settler) run(ctx context.Context) error {
 		o := &st.outcomes[i]
 		var err error
 		switch {
-		case o.Notice() != 0:
+		case o.NoticeNumber() != 0:
 			err = st.noticeDone(ctx, o)
 		case o.Event() == core.EventNone:
 			err = waybill.Invalid("waybill/mongo: settle", "outcome: is zero; "+
-				"build it with core.Published, Retry, Abandon, Cancel, Release or NoticeDone")
+				"build it with core.Published, Retry, Abandon, Cancel, Release or DeleteNotice")
 		case o.Event() == core.EventConfirmed:
 			st.published = append(st.published, i)
 		default:
@@ -119,8 +120,8 @@ func (st *settler) load(ctx context.Context) (err error) {
 	for i := range st.outcomes {
 		ref := st.outcomes[i].Ref()
 		switch o := &st.outcomes[i]; {
-		case o.Notice() == 0 && o.Event() == core.EventConfirmed:
-		case o.Notice() == 0:
+		case o.NoticeNumber() == 0 && o.Event() == core.EventConfirmed:
+		case o.NoticeNumber() == 0:
 			refs = append(refs, ref)
 			others = append(others, ref)
 		default:
@@ -178,7 +179,7 @@ func (st *settler) publish(ctx context.Context) error {
 			other = same
 		}
 		if rules.Confirmed(other.facts(), ref) != nil || same != nil && same.Seq != ref.Seq {
-			st.res[i] = core.Refused("waybill/mongo: settle", ref, core.ErrChanged)
+			st.res[i] = core.NewOutcomeError("waybill/mongo: settle", ref, core.ErrChanged)
 		}
 	}
 	return nil
@@ -191,7 +192,7 @@ func (st *settler) other(o *core.Outcome) error {
 	f := r.facts()
 	to, err := rules.Settle(f, o, st.self, r != nil && st.own[ref.Route].Has(r.slot()))
 	if err != nil {
-		return core.Refused("waybill/mongo: settle", ref, err)
+		return core.NewOutcomeError("waybill/mongo: settle", ref, err)
 	}
 	if to.Row != *f {
 		st.changes = append(st.changes, change(r.ID, r.become(&to, st.now))) // a second outcome for it is stale
@@ -199,10 +200,11 @@ func (st *settler) other(o *core.Outcome) error {
 	return nil
 }
 
-// noticeDone deletes a notice. A NoticeFrom concerns all slots of a route: it goes when all owners have carried it out.
+// noticeDone deletes a notice. A NoticeReread concerns all slots of a route: it goes when all owners have carried it
+// out.
 func (st *settler) noticeDone(ctx context.Context, o *core.Outcome) error {
 	var d noticeDoc
-	one := bson.M{"_id": o.Notice(), "route": o.Ref().Route}
+	one := bson.M{"_id": o.NoticeNumber(), "route": o.Ref().Route}
 	err := st.s.notice.FindOne(ctx, one).Decode(&d)
 	if errors.Is(err, driver.ErrNoDocuments) {
 		return nil
@@ -211,7 +213,7 @@ func (st *settler) noticeDone(ctx context.Context, o *core.Outcome) error {
 		return err
 	}
 	rest := core.Slots(d.Slots) &^ st.own[d.Route]
-	if core.NoticeKind(d.Kind) == core.NoticeFrom && rest != 0 {
+	if core.NoticeKind(d.Kind) == core.NoticeReread && rest != 0 {
 		_, err = st.s.notice.UpdateOne(ctx, one, bson.M{"$set": bson.M{"slots": int64(rest)}})
 		return err
 	}

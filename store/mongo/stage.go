@@ -25,7 +25,7 @@ func (s *Store) Stage(ctx context.Context, sess *driver.Session, msgs ...waybill
 	if len(msgs) == 0 {
 		return nil, nil
 	}
-	ctx, span := s.stamper.Start(ctx, len(msgs))
+	ctx, span := s.stamper.StartSpan(ctx, len(msgs))
 	defer func() { core.EndSpan(span, err) }()
 	rows, err := s.stamper.Stamp(ctx, msgs)
 	if err != nil {
@@ -105,7 +105,7 @@ func (l *ledger) stage(r *core.StagedRow, seq int64) (waybill.Staged, error) {
 	out := waybill.Staged{ID: id.ID, Route: id.Route}
 	if twin := l.byID[id]; twin != nil {
 		if l.foreign(twin, r) {
-			return out, r.IDTaken("waybill/mongo: stage")
+			return out, r.IDTakenError("waybill/mongo: stage")
 		}
 		out.Duplicate = true
 		return out, nil
@@ -115,7 +115,7 @@ func (l *ledger) stage(r *core.StagedRow, seq int64) (waybill.Staged, error) {
 		dedupe = &dedupeID{r.Route, r.Envelope.Topic, r.DedupeKey}
 		holder := l.byKey[*dedupe]
 		if holder != nil && l.foreign(holder, r) {
-			return out, r.KeyTaken("waybill/mongo: stage")
+			return out, r.KeyTakenError("waybill/mongo: stage")
 		}
 		if holder != nil && !r.Replace {
 			out.ID, out.Duplicate = holder.ID.ID, true

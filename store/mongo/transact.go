@@ -127,7 +127,7 @@ func (s *Store) fenced(
 	ctx context.Context, op string, self core.Session, settled stamps, fn func(ctx context.Context, w *work) error,
 ) error {
 	if self == 0 { // nobody
-		return core.Fenced("waybill/mongo: "+op, self)
+		return core.NewFencedError("waybill/mongo: "+op, self)
 	}
 	var stripe int32
 	select {
@@ -181,7 +181,7 @@ func (w *work) fence(ctx context.Context, op string, self core.Session, stripe i
 	err := w.s.fences.FindOneAndUpdate(ctx, bson.M{"_id": fenceID{int64(self), stripe}}, change,
 		options.FindOneAndUpdate().SetReturnDocument(options.After)).Decode(&f)
 	if errors.Is(err, driver.ErrNoDocuments) {
-		return core.Fenced("waybill/mongo: "+op, self)
+		return core.NewFencedError("waybill/mongo: "+op, self)
 	}
 	w.now = f.At
 	return err

@@ -216,7 +216,7 @@ func TestAHeadOfAPausedTopicIsTakenAway(t *testing.T) {
 	p.answers <- func() { p.d.PauseTopic(waybill.DefaultRoute, "t.lost", true) }
 	now := time.Now()
 	f.set(func(item *dispatch.Item) core.Outcome {
-		if item.Record.Expires && item.Record.Life <= time.Since(now) {
+		if item.Record.Expires && item.Record.ExpiresIn <= time.Since(now) {
 			return core.Abandon(&item.Record, waybill.ReasonExpired, errNo)
 		}
 		return core.Published(&item.Record)

@@ -75,7 +75,7 @@ func TestCancelAndClaimRace(t *testing.T) {
 				// A canceller that saw a record before it was claimed may lock it until its
 				// transaction ends. A settled record is gone, which is no error.
 				err = o.Settle(ctx, self, out).FirstErr()
-				for errors.Is(err, core.ErrBusy) && ctx.Err() == nil {
+				for errors.Is(err, core.ErrLocked) && ctx.Err() == nil {
 					err = o.Settle(ctx, self, out).FirstErr()
 				}
 				if err != nil {

@@ -66,7 +66,7 @@ func TestOperatorsTellOwners(t *testing.T) {
 		p := read(t, o, self, waybill.DefaultRoute)
 		for i := range p.Notices {
 			kinds = append(kinds, p.Notices[i].Kind)
-			settleBy(t, o, self, core.NoticeDone(&p.Notices[i]))
+			settleBy(t, o, self, core.DeleteNotice(&p.Notices[i]))
 		}
 		return kinds
 	}
@@ -102,7 +102,7 @@ func TestOperatorsTellOwners(t *testing.T) {
 		t.Fatalf("%+v, %v", done, err)
 	}
 	got := notices()
-	if len(got) == 0 || got[len(got)-1] != core.NoticeFrom {
+	if len(got) == 0 || got[len(got)-1] != core.NoticeReread {
 		t.Errorf("a large redrive told %v", got)
 	}
 }

@@ -74,7 +74,7 @@ func (o *Outbox) queueMark(b *batch, outcomes []core.Outcome, at []int) {
 	var highest hlc.Timestamp
 	for _, i := range at {
 		if outcomes[i].Event() == core.EventConfirmed {
-			highest = max(highest, hlc.Timestamp(outcomes[i].Stamp()))
+			highest = max(highest, hlc.Timestamp(outcomes[i].HLC()))
 		}
 	}
 	if highest.Millis() < o.marked.Load()+markLag.Milliseconds() {
@@ -83,7 +83,7 @@ func (o *Outbox) queueMark(b *batch, outcomes []core.Outcome, at []int) {
 	stamps := make([]int64, 0, len(at))
 	for _, i := range at {
 		if outcomes[i].Event() == core.EventConfirmed {
-			stamps = append(stamps, outcomes[i].Stamp())
+			stamps = append(stamps, outcomes[i].HLC())
 		}
 	}
 	var mark hlc.Timestamp

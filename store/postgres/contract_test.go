@@ -120,7 +120,7 @@ INSERT INTO {notices} (kind, route, slot, slots, key, id, seq) SELECT 2, route, 
 
 func (t *testTx) Tell(ctx context.Context, c core.Notice) error {
 	slots := int64(1) << c.Slot
-	if c.Kind == core.NoticeFrom {
+	if c.Kind == core.NoticeReread {
 		slots = -1
 	}
 	_, err := t.tx.Exec(ctx, t.h.sql(`INSERT INTO {notices} (kind, route, slot, slots, key, id, seq, reason) VALUES ($1, $2, $3, $4, $5, $6, $7, $8)`),

@@ -172,13 +172,13 @@ func TestDecideTellsTheOwner(t *testing.T) {
 		return nil
 	}
 	cancel := func(r *core.Record, c *core.Notice) []core.Outcome {
-		return []core.Outcome{core.Cancel(r, c.Reason), core.NoticeDone(c)}
+		return []core.Outcome{core.Cancel(r, c.Reason), core.DeleteNotice(c)}
 	}
 	if err := decide("a", ids[0].ID, admin.HeadSetAside, cancel); err != nil || reasonOf(t, pool, ids[0].ID) != "set_aside" {
 		t.Errorf("parked: %v", err)
 	}
 	err := decide("b", ids[1].ID, admin.HeadSkip, func(r *core.Record, c *core.Notice) []core.Outcome {
-		return []core.Outcome{core.Published(r), core.NoticeDone(c)} // it was being sent
+		return []core.Outcome{core.Published(r), core.DeleteNotice(c)} // it was being sent
 	})
 	if !errors.Is(err, waybill.ErrNotFound) || reasonOf(t, pool, ids[1].ID) != "gone" {
 		t.Errorf("published meanwhile: %v", err)

@@ -123,7 +123,7 @@ func (c *chunk) stage(ctx context.Context) (int, error) {
 			}
 		case c.known[i] && out.Replaced == waybill.CancelNotFound:
 		case c.foreign[i], live[key] != nil && live[key].Envelope.Source != row.Envelope.Source:
-			return 0, row.KeyTaken("waybill/postgres: stage")
+			return 0, row.KeyTakenError("waybill/postgres: stage")
 		case c.known[i], row.Replace && c.status[i] != waybill.CancelNotFound: // what it replaced would be lost
 			return 0, &waybill.Error{Class: waybill.ClassOutage, Err: errors.New(
 				"another transaction staged the same id at the same time: roll back and try again")}
@@ -180,7 +180,7 @@ func (c *chunk) run(ctx context.Context) error {
 		switch kind {
 		case 1:
 			if c.known[at-1] = true; status != 0 {
-				return c.rows[at-1].IDTaken("waybill/postgres: stage")
+				return c.rows[at-1].IDTakenError("waybill/postgres: stage")
 			}
 		case 2, 3:
 			c.holder[at-1], c.foreign[at-1], c.status[at-1] = id, kind == 3, waybill.CancelStatus(status)
@@ -215,7 +215,7 @@ func (c *chunk) resolve(ctx context.Context, at []int) error {
 			return err
 		}
 		if foreign {
-			return c.rows[at[n-1]].KeyTaken("waybill/postgres: stage")
+			return c.rows[at[n-1]].KeyTakenError("waybill/postgres: stage")
 		}
 		c.staged[at[n-1]].ID = id
 		return nil

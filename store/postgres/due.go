@@ -122,7 +122,7 @@ func (o *Outbox) Due(ctx context.Context, self core.Session, of []core.RouteSlot
 	routes, slots := parts(of)
 	ago, repeats := make([]int64, len(of)), make([]bool, len(of))
 	for i := range of {
-		ago[i], repeats[i] = of[i].DueWithin.Microseconds(), !of[i].DueNew
+		ago[i], repeats[i] = of[i].DueWithin.Microseconds(), !of[i].DueExcludeHeld
 	}
 	if limit = max(limit, 0); limit > 0 {
 		limit = orDefault(limit)
@@ -161,7 +161,7 @@ func (o *Outbox) Due(ctx context.Context, self core.Session, of []core.RouteSlot
 		return core.DueResult{}, err
 	}
 	if now.IsZero() {
-		return core.DueResult{}, core.Fenced("waybill/postgres: due", self)
+		return core.DueResult{}, core.NewFencedError("waybill/postgres: due", self)
 	}
 	slices.SortStableFunc(next, func(x, y retry) int { return x.due.Compare(y.due) })
 	for _, r := range append(own, next...) {

@@ -40,7 +40,7 @@ func (o *Outbox) Heartbeat(ctx context.Context, m core.HeartbeatRequest) (core.M
 		if err != nil {
 			return core.Membership{}, err
 		}
-		if !membership.Known {
+		if !membership.IsMember {
 			return membership, nil
 		}
 		for _, r := range m.Evict {
@@ -69,7 +69,7 @@ func (o *Outbox) Heartbeat(ctx context.Context, m core.HeartbeatRequest) (core.M
 		}
 		queueMembership(b, &m, &membership, &now)
 	})
-	if err == nil && membership.Known && idle(&membership) {
+	if err == nil && membership.IsMember && idle(&membership) {
 		err = o.transact(ctx, "heartbeat", writeSQL, func(b *batch) {
 			b.Queue(b.sql.heartbeat.tidy)
 			queueMembership(b, &m, &membership, &now)
@@ -199,7 +199,7 @@ func queueMembership(b *batch, m *core.HeartbeatRequest, membership *core.Member
 			})
 		}
 		membership.Members = append(membership.Members, v)
-		membership.Known = membership.Known || v.Session == m.Self.Session
+		membership.IsMember = membership.IsMember || v.Session == m.Self.Session
 		return nil
 	}, b.sql.heartbeat.membershipMembers)
 	served := make([]string, len(m.Self.Routes))

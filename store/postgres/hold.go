@@ -128,12 +128,12 @@ func (o *Outbox) Hold(ctx context.Context, self core.Session, want core.HoldRequ
 				t.Ref = want.Refs[n]
 				named[n] = t
 				return nil
-			}, b.sql.hold.named, int64(self), c.n, c.routes, c.seqs, c.ids, c.versions, want.Deliver)
+			}, b.sql.hold.named, int64(self), c.n, c.routes, c.seqs, c.ids, c.versions, want.CountDelivery)
 		}
-		if want.N > 0 {
+		if want.KeylessLimit > 0 {
 			d := o.reader()
-			if want.To == 0 {
-				want.From, want.To, want.Passed, want.Most = math.MinInt64, math.MaxInt64, nil, 0
+			if want.UpToSeq == 0 {
+				want.AfterSeq, want.UpToSeq, want.ExtraSeqs, want.UnheldLimit = math.MinInt64, math.MaxInt64, nil, 0
 			}
 			b.each(func(rows pgx.Rows) error {
 				if rows.RawValues()[0] == nil {
@@ -149,15 +149,15 @@ func (o *Outbox) Hold(ctx context.Context, self core.Session, want core.HoldRequ
 					next = append(next, found{d.n, core.HoldResult{Ref: r.Ref, Status: core.HoldGranted, Record: &record, Deliveries: r.Deliveries}})
 				}
 				return err
-			}, b.sql.hold.next, int64(self), want.Slots.Route, bits(want.Slots.Slots), want.N, refs(want.Out).seqs,
-				orAll(want.Bytes), want.Deliver, want.From, want.To, notNil(want.Passed), want.Most)
+			}, b.sql.hold.next, int64(self), want.Slots.Route, bits(want.Slots.Slots), want.KeylessLimit, refs(want.ExcludeRefs).seqs,
+				orAll(want.Bytes), want.CountDelivery, want.AfterSeq, want.UpToSeq, notNil(want.ExtraSeqs), want.UnheldLimit)
 		}
 	})
 	if err != nil {
 		return nil, err
 	}
 	if now.IsZero() {
-		return nil, core.Fenced("waybill/postgres: hold", self)
+		return nil, core.NewFencedError("waybill/postgres: hold", self)
 	}
 	slices.SortFunc(next, func(x, y found) int { return x.nr - y.nr }) // they come in any order
 	answer := slices.Clone(named)

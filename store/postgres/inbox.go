@@ -59,11 +59,11 @@ func (o *InboxOptions) lockTimeout() string {
 // left to do. A mark for another content is set to its own value, so that it comes back.
 const (
 	markInboxSQL = `
-INSERT INTO {inbox} AS m (consumer, source, id, print) SELECT $1, $2, $3, $5::bytea
+INSERT INTO {inbox} AS m (consumer, source, id, content_hash) SELECT $1, $2, $3, $5::bytea
 WHERE CASE WHEN set_config('waybill.lock_timeout', current_setting('lock_timeout'), true) IS NOT NULL
            THEN set_config('lock_timeout', $4, true) IS NOT NULL END
-ON CONFLICT (id, source, consumer) DO UPDATE SET print = m.print WHERE m.print <> excluded.print
-RETURNING ` + restored + `, m.print IS NOT DISTINCT FROM $5::bytea`
+ON CONFLICT (id, source, consumer) DO UPDATE SET content_hash = m.content_hash WHERE m.content_hash <> excluded.content_hash
+RETURNING ` + restored + `, m.content_hash IS NOT DISTINCT FROM $5::bytea`
 	restoreSQL = `SELECT ` + restored
 	restored   = `set_config('lock_timeout', current_setting('waybill.lock_timeout'), true)`
 )
@@ -126,7 +126,7 @@ func (i *Inbox) Do(ctx context.Context, key core.InboxKey, fn func(ctx context.C
 func (i *Inbox) do(ctx context.Context, key core.InboxKey, fn func(ctx context.Context, tx pgx.Tx) error) (core.InboxStatus, error) {
 	var status core.InboxStatus
 	begin := newMarkBatch()
-	begin.Queue(i.sql.mark, key.Consumer, key.Source, key.ID, i.wait, key.PrintBytes()).QueryRow(func(row pgx.Row) (err error) {
+	begin.Queue(i.sql.mark, key.Consumer, key.Source, key.ID, i.wait, key.ContentHashBytes()).QueryRow(func(row pgx.Row) (err error) {
 		status, err = readMark(row)
 		return err
 	})

@@ -33,18 +33,18 @@ const (
 WITH s AS MATERIALIZED (SELECT current_setting('lock_timeout') AS before, set_config('lock_timeout', %s, true) AS now
 ), k AS MATERIALIZED (%s
 ), i AS (
-    INSERT INTO {inbox} AS m (consumer, source, id, print) SELECT k.consumer, k.source, k.id, k.print FROM s, k ORDER BY k.n
-    ON CONFLICT (id, source, consumer) DO UPDATE SET print = m.print WHERE m.print <> excluded.print
-    RETURNING consumer, source, id, print
+    INSERT INTO {inbox} AS m (consumer, source, id, content_hash) SELECT k.consumer, k.source, k.id, k.content_hash FROM s, k ORDER BY k.n
+    ON CONFLICT (id, source, consumer) DO UPDATE SET content_hash = m.content_hash WHERE m.content_hash <> excluded.content_hash
+    RETURNING consumer, source, id, content_hash
 ), n AS MATERIALIZED (SELECT count(*) AS marked FROM i)
 SELECT n.marked, set_config('lock_timeout', CASE WHEN n.marked >= 0 THEN s.before END, true),
-       (SELECT json_agg(CASE WHEN i.print IS NOT DISTINCT FROM k.print THEN k.n ELSE -k.n END ORDER BY k.n)::text
+       (SELECT json_agg(CASE WHEN i.content_hash IS NOT DISTINCT FROM k.content_hash THEN k.n ELSE -k.n END ORDER BY k.n)::text
         FROM k JOIN i USING (consumer, source, id))
 FROM n, s`
 	// The first consumer and the first source stand for the missing ones: unnest fills up with NULL.
-	keysOfArrays = `SELECT coalesce(k.consumer, ($1::text[])[1]) AS consumer, coalesce(k.source, ($2::text[])[1]) AS source, k.id, k.print, k.n
-    FROM unnest($1::text[], $2::text[], $3::text[], $4::bytea[]) WITH ORDINALITY AS k (consumer, source, id, print, n)`
-	keysOfJSON = `SELECT v->>0 AS consumer, v->>1 AS source, v->>2 AS id, nullif(decode(v->>3, 'hex'), '') AS print, n
+	keysOfArrays = `SELECT coalesce(k.consumer, ($1::text[])[1]) AS consumer, coalesce(k.source, ($2::text[])[1]) AS source, k.id, k.content_hash, k.n
+    FROM unnest($1::text[], $2::text[], $3::text[], $4::bytea[]) WITH ORDINALITY AS k (consumer, source, id, content_hash, n)`
+	keysOfJSON = `SELECT v->>0 AS consumer, v->>1 AS source, v->>2 AS id, nullif(decode(v->>3, 'hex'), '') AS content_hash, n
     FROM json_array_elements($1::json) WITH ORDINALITY AS k (v, n)`
 
 	// A stable time, so that the index ends the search. Two purges at a time take the same rows in the same order;
@@ -93,7 +93,7 @@ func newKeyBatch(keys []core.InboxKey) (*keyBatch, error) {
 		b.order[i] = i
 	}
 	slices.SortStableFunc(b.order, func(x, y int) int { return compareKeys(&keys[x], &keys[y]) })
-	b.order = slices.CompactFunc(b.order, func(x, y int) bool { return keys[x].Bare() == keys[y].Bare() })
+	b.order = slices.CompactFunc(b.order, func(x, y int) bool { return keys[x].WithoutHash() == keys[y].WithoutHash() })
 	return b, nil
 }
 
@@ -102,14 +102,14 @@ func compareKeys(a, b *core.InboxKey) int {
 }
 
 // columns returns the keys to mark, one slice a column. A column with one value for all keys holds it once.
-func (b *keyBatch) columns() (consumers, sources, ids []string, prints [][]byte) {
+func (b *keyBatch) columns() (consumers, sources, ids []string, hashes [][]byte) {
 	consumers = b.column(func(k *core.InboxKey) string { return k.Consumer })
 	sources = b.column(func(k *core.InboxKey) string { return k.Source })
-	ids, prints = make([]string, len(b.order)), make([][]byte, len(b.order))
+	ids, hashes = make([]string, len(b.order)), make([][]byte, len(b.order))
 	for n, i := range b.order {
-		ids[n], prints[n] = b.keys[i].ID, b.keys[i].PrintBytes()
+		ids[n], hashes[n] = b.keys[i].ID, b.keys[i].ContentHashBytes()
 	}
-	return consumers, sources, ids, prints
+	return consumers, sources, ids, hashes
 }
 
 func (b *keyBatch) column(of func(*core.InboxKey) string) []string {
@@ -163,15 +163,15 @@ func (b *keyBatch) read(row scanner) (statuses []core.InboxStatus, fresh []int, 
 func (b *keyBatch) twice(statuses []core.InboxStatus) {
 	first := map[core.InboxKey]int{}
 	for i := range b.keys {
-		bare := b.keys[i].Bare()
+		bare := b.keys[i].WithoutHash()
 		at, again := first[bare]
 		switch {
 		case !again:
 			first[bare] = i
-		case statuses[at] == core.InboxConflict && b.keys[i].Print == b.keys[at].Print:
+		case statuses[at] == core.InboxConflict && b.keys[i].ContentHash == b.keys[at].ContentHash:
 			statuses[i] = core.InboxConflict
 		default:
-			statuses[i] = b.keys[i].Again(b.keys[at].PrintBytes())
+			statuses[i] = b.keys[i].StatusOfMarked(b.keys[at].ContentHashBytes())
 		}
 	}
 }
@@ -199,9 +199,9 @@ func (i *Inbox) doBatch(
 ) ([]core.InboxStatus, error) {
 	var statuses []core.InboxStatus
 	var fresh []int
-	consumers, sources, ids, prints := keys.columns()
+	consumers, sources, ids, hashes := keys.columns()
 	begin := newMarkBatch()
-	begin.Queue(i.sql.markAll, consumers, sources, ids, prints, i.wait).QueryRow(func(row pgx.Row) (err error) {
+	begin.Queue(i.sql.markAll, consumers, sources, ids, hashes, i.wait).QueryRow(func(row pgx.Row) (err error) {
 		statuses, fresh, err = keys.read(row)
 		return err
 	})
@@ -225,7 +225,7 @@ func (i *Inbox) Mark(ctx context.Context, tx pgx.Tx, key core.InboxKey) (core.In
 	if err := i.ready(ctx); err != nil {
 		return core.InboxNone, err
 	}
-	status, err := readMark(tx.QueryRow(ctx, i.sql.mark, key.Consumer, key.Source, key.ID, i.wait, key.PrintBytes()))
+	status, err := readMark(tx.QueryRow(ctx, i.sql.mark, key.Consumer, key.Source, key.ID, i.wait, key.ContentHashBytes()))
 	if status == core.InboxDuplicate {
 		_, err = tx.Exec(ctx, restoreSQL)
 	}

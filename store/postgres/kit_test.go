@@ -250,7 +250,7 @@ func claim(tb testing.TB, o *postgres.Outbox, q request) claimed {
 }
 
 func tryClaim(ctx context.Context, o *postgres.Outbox, self core.Session, q request) (c claimed, err error) {
-	request := core.ReadRequest{Limit: 1000}
+	request := core.ReadRequest{BlockedLimit: 1000}
 	for _, r := range q.routes {
 		request.Slots = append(request.Slots, all(r))
 		request.Ranges = append(request.Ranges, core.Range{RouteSlots: all(r), To: 1 << 62, Limit: 10_000})
@@ -266,7 +266,7 @@ func tryClaim(ctx context.Context, o *postgres.Outbox, self core.Session, q requ
 	}
 	for _, rs := range p.Ranges {
 		for _, r := range rs.Records {
-			if r.Holder == 0 {
+			if r.HeldBy == 0 {
 				found = append(found, r)
 			}
 		}

@@ -50,11 +50,11 @@ func TestLockedRecords(t *testing.T) {
 		t.Errorf("gave up %v, %v", given, err)
 	}
 	results := settleBy(t, s, self, core.Retry(&rs[0], errors.New("no"), 0), core.Retry(&rs[1], errors.New("no"), 0))
-	if results[0] != nil || !errors.Is(results[1], core.ErrBusy) {
+	if results[0] != nil || !errors.Is(results[1], core.ErrLocked) {
 		t.Errorf("settled %v", results)
 	}
 	results = settleBy(t, s, self, core.Published(&rs[1]), core.Published(&rs[2]))
-	if results[1] != nil || !errors.Is(results[0], core.ErrBusy) {
+	if results[1] != nil || !errors.Is(results[0], core.ErrLocked) {
 		t.Errorf("settled %v", results)
 	}
 	if d, err := s.Due(t.Context(), self, []core.RouteSlots{all("r")}, 10); err != nil || len(d.Retries) != 1 {
@@ -95,7 +95,7 @@ func TestStuckSettle(t *testing.T) {
 		default:
 		}
 	}
-	if r, err := s.Heartbeat(t.Context(), core.HeartbeatRequest{Self: m}); err != nil || !r.Known {
+	if r, err := s.Heartbeat(t.Context(), core.HeartbeatRequest{Self: m}); err != nil || !r.IsMember {
 		t.Error(r, err)
 	}
 	besides("a renewal")
@@ -196,10 +196,10 @@ func TestNoticeFrom(t *testing.T) {
 	for i, self := range []core.Session{a, b} {
 		part := core.RouteSlots{Route: "r", Slots: core.SlotRange(uint8(32*i), uint8(32*i+32))}
 		p, err := s.Read(t.Context(), self, core.ReadRequest{Slots: []core.RouteSlots{part}})
-		if err != nil || len(p.Notices) != 1 || p.Notices[0].Kind != core.NoticeFrom || p.Notices[0].Seq != 5 || p.Owned[0] != part.Slots {
+		if err != nil || len(p.Notices) != 1 || p.Notices[0].Kind != core.NoticeReread || p.Notices[0].Seq != 5 || p.Owned[0] != part.Slots {
 			t.Fatalf("read %+v, %v", p, err)
 		}
-		if err := settleBy(t, s, self, core.NoticeDone(&p.Notices[0])).FirstErr(); err != nil {
+		if err := settleBy(t, s, self, core.DeleteNotice(&p.Notices[0])).FirstErr(); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -19,7 +19,7 @@ import (
 )
 
 // A page tells what it cannot show yet: each record that a later page shows with a number up to Last is of a
-// transaction that Running names, or that has a mark from Next to Upper. Transactions commit, roll back, use
+// transaction that RunningTxs names, or that has a mark from NextTx to UpperTx. Transactions commit, roll back, use
 // savepoints, are slow, are prepared, and insert by hand.
 func TestMarksNeverLie(t *testing.T) {
 	t.Parallel()
@@ -68,7 +68,7 @@ func TestMarksNeverLie(t *testing.T) {
 		default:
 		}
 		p, err := s.Read(t.Context(), self, core.ReadRequest{
-			Last: last, Slots: []core.RouteSlots{all("r")}, Ranges: []core.Range{{RouteSlots: all("r"), From: max(last-2000, 0), To: 1 << 62, Limit: 10_000}},
+			SeenSeq: last, Slots: []core.RouteSlots{all("r")}, Ranges: []core.Range{{RouteSlots: all("r"), From: max(last-2000, 0), To: 1 << 62, Limit: 10_000}},
 		})
 		if err != nil {
 			t.Fatal(err)
@@ -76,36 +76,36 @@ func TestMarksNeverLie(t *testing.T) {
 		one := seen{p, map[int64]bool{}}
 		for _, r := range p.Ranges[0].Records {
 			one.seqs[r.Seq] = true
-			if r.Seq > p.Last {
-				t.Fatalf("record %d is above the last number %d", r.Seq, p.Last)
+			if r.Seq > p.LastSeq {
+				t.Fatalf("record %d is above the last number %d", r.Seq, p.LastSeq)
 			}
 			if r.Slot != core.SlotOf("r", r.Envelope.Key, r.ID) {
 				t.Fatalf("record %s has slot %d", r.ID, r.Slot)
 			}
 		}
-		if p.Upper == 0 && p.Last > last {
-			t.Fatalf("numbers up to %d were drawn after %d, and there is no Upper", p.Last, last)
+		if p.UpperTx == 0 && p.LastSeq > last {
+			t.Fatalf("numbers up to %d were drawn after %d, and there is no Upper", p.LastSeq, last)
 		}
 		p.Ranges = nil
-		pages, last = append(pages, one), p.Last
+		pages, last = append(pages, one), p.LastSeq
 	}
 	checked := 0
 	for i, p := range pages {
 		from := int64(0)
-		upper := p.result.Upper
+		upper := p.result.UpperTx
 		if i > 0 {
-			from = max(pages[i-1].result.Last-2000, 0)
+			from = max(pages[i-1].result.LastSeq-2000, 0)
 		}
 		for seq, mark := range marks {
-			if seq <= from || seq > p.result.Last || p.seqs[seq] {
+			if seq <= from || seq > p.result.LastSeq || p.seqs[seq] {
 				continue
 			}
 			checked++
-			if open := slices.Contains(p.result.Running, mark) || mark >= p.result.Next; !open {
-				t.Fatalf("page %d does not show %d of transaction %d, which it says has ended (Next %d, Running %v)", i, seq, mark, p.result.Next, p.result.Running)
+			if open := slices.Contains(p.result.RunningTxs, mark) || mark >= p.result.NextTx; !open {
+				t.Fatalf("page %d does not show %d of transaction %d, which it says has ended (Next %d, Running %v)", i, seq, mark, p.result.NextTx, p.result.RunningTxs)
 			}
 			if upper != 0 && mark >= upper {
-				t.Fatalf("page %d has Upper %d and Last %d, and %d is of transaction %d", i, upper, p.result.Last, seq, mark)
+				t.Fatalf("page %d has Upper %d and Last %d, and %d is of transaction %d", i, upper, p.result.LastSeq, seq, mark)
 			}
 		}
 	}

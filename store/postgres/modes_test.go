@@ -61,7 +61,7 @@ func everyCall(t *testing.T, pool *pgxpool.Pool) {
 	settle(t, o, core.Retry(&c.Records[0], errNo, 0), core.Abandon(&c.Records[1], waybill.ReasonRejected, errNo), core.Release(&c.Records[3], 0, true))
 	self := session(t, o, waybill.DefaultRoute)
 	p, err := o.Read(t.Context(), self, core.ReadRequest{
-		Slots: []core.RouteSlots{all(waybill.DefaultRoute)}, NewlyOwned: []core.RouteSlots{all(waybill.DefaultRoute)}, Blocks: []string{waybill.DefaultRoute},
+		Slots: []core.RouteSlots{all(waybill.DefaultRoute)}, NewlyOwned: []core.RouteSlots{all(waybill.DefaultRoute)}, BlockingRoutes: []string{waybill.DefaultRoute},
 		Keys: []core.KeyRange{{Route: waybill.DefaultRoute, Key: "k", To: 1 << 62}}, Recheck: []core.Ref{c.Records[0].Ref, c.Records[3].Ref},
 	})
 	if err != nil || len(p.Blocked) != 2 || len(p.Keys[0].Blocked) != 2 || len(p.Rechecked) != 1 || len(p.RecheckedBlocked) != 1 {

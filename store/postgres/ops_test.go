@@ -82,7 +82,7 @@ func (c *crowd) relay(ctx context.Context, o *postgres.Outbox, self core.Session
 		}
 		c.mu.Unlock()
 		for i, err := range o.Settle(context.WithoutCancel(ctx), self, out) {
-			for errors.Is(err, core.ErrBusy) { // an operator's command has locked it
+			for errors.Is(err, core.ErrLocked) { // an operator's command has locked it
 				err = o.Settle(context.WithoutCancel(ctx), self, out[i:i+1])[0]
 			}
 			if err != nil {

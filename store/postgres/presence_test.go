@@ -99,7 +99,7 @@ func TestPresence(t *testing.T) {
 	}
 	again, back := acquire(ctx, t, other)
 	b.Presence, b.Heartbeats = again, 2
-	if r, err := other.Heartbeat(t.Context(), core.HeartbeatRequest{Self: b}); err != nil || !r.Known || again == second {
+	if r, err := other.Heartbeat(t.Context(), core.HeartbeatRequest{Self: b}); err != nil || !r.IsMember || again == second {
 		t.Fatal(err, again)
 	}
 	if seen(t, o, b.Session).PresenceLost {

@@ -30,7 +30,7 @@ func (o *Outbox) Read(ctx context.Context, self core.Session, request core.ReadR
 			result, _, err = o.readOnce(ctx, self, &request, false)
 		}
 	}
-	if err != nil || !result.Known {
+	if err != nil || !result.IsMember {
 		return core.ReadResult{}, err
 	}
 	o.waiter.Read(&request, &result)
@@ -57,7 +57,7 @@ func (o *Outbox) readOnce(ctx context.Context, self core.Session, request *core.
 		}
 		cut = false
 		queuePage(b, self, request, from.after, &p, &now)
-		b.Queue(b.sql.read.upper, request.Last, request.LastNotice).QueryRow(func(row pgx.Row) error { return row.Scan(&p.Upper) })
+		b.Queue(b.sql.read.upper, request.SeenSeq, request.SeenNotice).QueryRow(func(row pgx.Row) error { return row.Scan(&p.UpperTx) })
 		c := collector{shared: shared, now: &now, cut: &cut, first: 64}
 		o.queueRanges(b, request, &p, c)
 		c.first = 1
@@ -125,7 +125,7 @@ func queuePage(b *batch, self core.Session, request *core.ReadRequest, floor int
 	b.Queue(b.sql.read.page, int64(self), routes, slots, max(request.AfterNotice, floor)).QueryRow(func(row pgx.Row) error {
 		var owned []int64
 		var notice []byte
-		err := row.Scan(&result.Known, &result.Suspected, &result.Epoch, &result.Last, now, &result.Next, &result.Running, &owned, &result.LastNotice, &notice)
+		err := row.Scan(&result.IsMember, &result.Suspected, &result.Epoch, &result.LastSeq, now, &result.NextTx, &result.RunningTxs, &owned, &result.LastNotice, &notice)
 		if err != nil {
 			return err
 		}
@@ -187,7 +187,7 @@ func (o *Outbox) queueKeys(b *batch, self core.Session, request *core.ReadReques
 			result.Keys[n].Blocked = append(result.Keys[n].Blocked, w)
 		}
 		return err
-	}, b.sql.read.keysWaiting, int64(self), at, routes, keys, notNil(request.Blocks))
+	}, b.sql.read.keysWaiting, int64(self), at, routes, keys, notNil(request.BlockingRoutes))
 }
 
 func queueFresh(b *batch, self core.Session, request *core.ReadRequest, result *core.ReadResult) {
@@ -195,7 +195,7 @@ func queueFresh(b *batch, self core.Session, request *core.ReadRequest, result *
 		return
 	}
 	routes, slots := parts(request.NewlyOwned)
-	limit := orDefault(request.Limit)
+	limit := orDefault(request.BlockedLimit)
 	b.each(func(rows pgx.Rows) error {
 		_, w, err := readWaiting(rows)
 		if len(result.Blocked) < limit {
@@ -204,7 +204,7 @@ func queueFresh(b *batch, self core.Session, request *core.ReadRequest, result *
 			result.MoreBlocked = true
 		}
 		return err
-	}, b.sql.read.fresh, int64(self), routes, slots, request.NewlyOwnedAfter, limit+1, notNil(request.Blocks))
+	}, b.sql.read.fresh, int64(self), routes, slots, request.NewlyOwnedAfter, limit+1, notNil(request.BlockingRoutes))
 }
 
 func (o *Outbox) queueAgain(b *batch, self core.Session, request *core.ReadRequest, result *core.ReadResult, now *time.Time) {
@@ -224,10 +224,10 @@ func (o *Outbox) queueAgain(b *batch, self core.Session, request *core.ReadReque
 			result.Rechecked = append(result.Rechecked, *r)
 		} else {
 			result.RecheckedBlocked = append(result.RecheckedBlocked,
-				core.BlockedRecord{Ref: r.Ref, Slot: r.Slot, Key: r.Envelope.Key, Why: core.BlockReason(why), Holder: r.Holder})
+				core.BlockedRecord{Ref: r.Ref, Slot: r.Slot, Key: r.Envelope.Key, Why: core.BlockReason(why), HeldBy: r.HeldBy})
 		}
 		return nil
-	}, b.sql.read.again, int64(self), c.n, c.routes, c.seqs, c.ids, notNil(request.Blocks))
+	}, b.sql.read.again, int64(self), c.n, c.routes, c.seqs, c.ids, notNil(request.BlockingRoutes))
 }
 
 // refColumns are refs as columns.

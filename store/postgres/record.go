@@ -48,7 +48,7 @@ func (o *Outbox) reader(more ...any) *recordReader {
 	r, e := &d.record, &d.record.Envelope
 	d.topic.to, d.key.to, d.kind.to, d.source.to, d.contentType.to = &e.Topic, &e.Key, &e.Type, &e.Source, &e.ContentType
 	d.dest = append([]any{
-		&d.n, &r.Seq, &r.ID, &r.Version, &r.Slot, &r.Attempts, &r.Deliveries, &r.Crashes, &r.Cancellable, (*int64)(&r.Holder),
+		&d.n, &r.Seq, &r.ID, &r.Version, &r.Slot, &r.Attempts, &r.Deliveries, &r.Crashes, &r.Cancellable, (*int64)(&r.HeldBy),
 		&d.topic, &d.key, &d.kind, &d.source, &d.contentType, &e.CorrelationID, &e.TraceParent, &e.Time, &d.stamp, &d.expires,
 		&d.since, &d.attrs, &e.Body,
 	}, more...)
@@ -70,7 +70,7 @@ func (d *recordReader) read(rows pgx.Rows, now time.Time) (*core.Record, error) 
 	e.Time, e.HLC = e.Time.UTC(), hlc.Timestamp(d.stamp)
 	if d.expires != nil {
 		e.Expires = d.expires.UTC()
-		r.Expires, r.Life = true, d.expires.Sub(now)
+		r.Expires, r.ExpiresIn = true, d.expires.Sub(now)
 	}
 	r.Age = max(now.Sub(d.since), 0)
 	r.Failed = r.Attempts > 0
@@ -89,6 +89,6 @@ const waitingSQL = `r.route, r.seq, r.id, r.version, r.slot, r.key, r.why, r.hol
 const whySQL = `CASE WHEN ` + holderSQL + ` NOT IN (0, $1::bigint) THEN {held} WHEN r.retry AND r.key <> '' THEN {retrying} END`
 
 func readWaiting(rows pgx.Rows) (n int, w core.BlockedRecord, err error) {
-	err = rows.Scan(&n, &w.Route, &w.Seq, &w.ID, &w.Version, &w.Slot, &w.Key, (*uint8)(&w.Why), (*int64)(&w.Holder))
+	err = rows.Scan(&n, &w.Route, &w.Seq, &w.ID, &w.Version, &w.Slot, &w.Key, (*uint8)(&w.Why), (*int64)(&w.HeldBy))
 	return n, w, err
 }

@@ -80,7 +80,7 @@ func (o *Outbox) ReleasePartition(ctx context.Context, self core.Session, partit
 			QueryRow(func(row pgx.Row) error { return row.Scan(&answer) })
 	})
 	if err == nil && (now.IsZero() || answer == 3) {
-		err = core.Fenced("waybill/postgres: release a partition", self)
+		err = core.NewFencedError("waybill/postgres: release a partition", self)
 	}
 	return err == nil && answer == 1, err
 }

@@ -91,7 +91,7 @@ SELECT u.n, CASE WHEN u.n IN (SELECT d.n FROM d UNION ALL SELECT w.n FROM w UNIO
     FROM {outbox} r WHERE r.route = u.route AND r.seq = u.seq), (u.state <> {published})::int) END
 FROM u`
 
-	// noticeDoneSQL deletes notices. A core.NoticeFrom concerns all slots of a route: it goes when all their
+	// noticeDoneSQL deletes notices. A core.NoticeReread concerns all slots of a route: it goes when all their
 	// owners have carried it out. The place of each is looked up once. The planner takes the table for empty, as it
 	// mostly is, and would go over all of it for each number.
 	noticeDoneSQL = `
@@ -120,9 +120,9 @@ func (o *Outbox) Settle(ctx context.Context, self core.Session, outcomes []core.
 	results := make(core.Results, len(outcomes))
 	at := make([]int, 0, len(outcomes))
 	for i := range outcomes {
-		if outcomes[i].Event() == core.EventNone && outcomes[i].Notice() == 0 {
+		if outcomes[i].Event() == core.EventNone && outcomes[i].NoticeNumber() == 0 {
 			results[i] = waybill.Invalid("waybill/postgres: settle",
-				"outcome: is zero; build it with core.Published, Retry, Abandon, Cancel, Release or NoticeDone")
+				"outcome: is zero; build it with core.Published, Retry, Abandon, Cancel, Release or DeleteNotice")
 		} else {
 			at = append(at, i)
 		}
@@ -207,8 +207,8 @@ func (o *Outbox) settleOnce(ctx context.Context, self core.Session, outcomes []c
 	published := 0
 	for _, i := range at {
 		switch out := &outcomes[i]; {
-		case out.Notice() != 0:
-			noticesDone = append(noticesDone, out.Notice())
+		case out.NoticeNumber() != 0:
+			noticesDone = append(noticesDone, out.NoticeNumber())
 		case out.Event() == core.EventConfirmed:
 			published++
 			fallthrough
@@ -234,7 +234,7 @@ func (o *Outbox) settleOnce(ctx context.Context, self core.Session, outcomes []c
 		o.queueMark(b, outcomes, at)
 	})
 	if err == nil && now.IsZero() {
-		fenced := core.Fenced("waybill/postgres: settle", self)
+		fenced := core.NewFencedError("waybill/postgres: settle", self)
 		for _, i := range at {
 			results[i] = fenced
 		}
@@ -247,8 +247,8 @@ func resultOf(out *core.Outcome, said int) error {
 	if said == 0 {
 		return nil
 	}
-	why := [...]error{1: core.ErrChanged, 2: core.ErrBusy, 3: core.ErrFenced}[said]
-	return core.Refused("waybill/postgres: settle", out.Ref(), why)
+	why := [...]error{1: core.ErrChanged, 2: core.ErrLocked, 3: core.ErrFenced}[said]
+	return core.NewOutcomeError("waybill/postgres: settle", out.Ref(), why)
 }
 
 // near is how many numbers a range may hold for each record in it to be gone over.

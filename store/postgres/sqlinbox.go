@@ -60,7 +60,7 @@ func (i *SQLInbox) do(ctx context.Context, key core.InboxKey, fn func(ctx contex
 		return core.InboxNone, dberr.Failure("inbox: begin", err)
 	}
 	defer func() { _ = tx.Rollback() }() // after a commit it does nothing
-	status, err := readMark(tx.QueryRowContext(ctx, i.sql.mark, key.Consumer, key.Source, key.ID, i.wait, key.PrintBytes()))
+	status, err := readMark(tx.QueryRowContext(ctx, i.sql.mark, key.Consumer, key.Source, key.ID, i.wait, key.ContentHashBytes()))
 	if err != nil {
 		return core.InboxNone, dberr.Failure("inbox: mark", err)
 	}

@@ -48,7 +48,7 @@ func (i *SQLInbox) doBatch(
 	list := make([][4]string, len(keys.order))
 	for n, k := range keys.order {
 		key := &keys.keys[k]
-		list[n] = [4]string{key.Consumer, key.Source, key.ID, hex.EncodeToString(key.PrintBytes())}
+		list[n] = [4]string{key.Consumer, key.Source, key.ID, hex.EncodeToString(key.ContentHashBytes())}
 	}
 	text, err := json.Marshal(list)
 	if err != nil {
@@ -81,7 +81,7 @@ func (i *SQLInbox) Mark(ctx context.Context, tx *sql.Tx, key core.InboxKey) (cor
 	if err := core.CheckInboxKeys(key); err != nil {
 		return core.InboxNone, err
 	}
-	status, err := readMark(tx.QueryRowContext(ctx, i.sql.mark, key.Consumer, key.Source, key.ID, i.wait, key.PrintBytes()))
+	status, err := readMark(tx.QueryRowContext(ctx, i.sql.mark, key.Consumer, key.Source, key.ID, i.wait, key.ContentHashBytes()))
 	if status == core.InboxDuplicate {
 		_, err = tx.ExecContext(ctx, restoreSQL)
 	}

@@ -84,7 +84,7 @@ func (s *stager) stage(ctx context.Context, msgs []waybill.Message, query, write
 	if len(msgs) == 0 {
 		return nil, nil
 	}
-	ctx, span := s.stamper.Start(ctx, len(msgs))
+	ctx, span := s.stamper.StartSpan(ctx, len(msgs))
 	defer func() { core.EndSpan(span, err) }()
 	if err := s.seedOnce(ctx, msgs, query); err != nil {
 		return nil, err

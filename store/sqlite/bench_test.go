@@ -41,7 +41,7 @@ func BenchmarkDrain(b *testing.B) {
 		n := 0
 		for range b.N {
 			p, err := s.Read(b.Context(), self, core.ReadRequest{
-				Last: last, Slots: []core.RouteSlots{all(route)},
+				SeenSeq: last, Slots: []core.RouteSlots{all(route)},
 				Ranges: []core.Range{{RouteSlots: all(route), To: 1 << 62, Limit: 500}},
 			})
 			if err != nil {
@@ -60,7 +60,7 @@ func BenchmarkDrain(b *testing.B) {
 			}
 			settle(b, s, self, out...)
 			n += len(rs)
-			last = p.Last
+			last = p.LastSeq
 		}
 		b.ReportMetric(float64(b.Elapsed().Microseconds())/float64(max(n, 1)), "µs/message")
 	})

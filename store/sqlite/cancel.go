@@ -178,7 +178,7 @@ func (w *canceller) replace(ctx context.Context, r *core.StagedRow) (waybill.Can
 		return waybill.CancelNotFound, err
 	}
 	if foreign, err := w.holder(ctx, r, new(string)); err != nil || foreign {
-		return waybill.CancelNotFound, cmp.Or(err, r.KeyTaken("waybill/sqlite: stage"))
+		return waybill.CancelNotFound, cmp.Or(err, r.KeyTakenError("waybill/sqlite: stage"))
 	}
 	t, err := w.target(ctx, byKeyText, r.Route, r.Envelope.Topic, r.DedupeKey)
 	if err != nil || t == nil {

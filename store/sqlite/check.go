@@ -26,7 +26,7 @@ var needed = []struct {
 	{"outbox_audit", []string{
 		"number", "at", "act", "phase", "who", "via", "origin", "action", "target", "filter", "ids", "before", "after", "result",
 	}},
-	{"inbox", []string{"consumer", "source", "id", "handled_at", "print"}},
+	{"inbox", []string{"consumer", "source", "id", "handled_at", "content_hash"}},
 	{"limits", []string{"name", "state"}},
 	{"meta", []string{"name", "value", "owner"}},
 }

@@ -110,7 +110,7 @@ func TestDecideDueOfAnOwner(t *testing.T) {
 				if *c != want {
 					t.Errorf("told %+v, want %+v", *c, want)
 				}
-				settle(t, s, self, tc.settle(r), core.NoticeDone(c))
+				settle(t, s, self, tc.settle(r), core.DeleteNotice(c))
 			})
 			if !errors.Is(err, tc.want) {
 				t.Errorf("got %v, want %v", err, tc.want)

@@ -52,7 +52,7 @@
 //
 // A Store is safe for concurrent use. Within a process its writes queue for their turn. Between processes, and with
 // business transactions, they wait for SQLite's lock, at most for Options.BusyTimeout, and then fail as an outage. So
-// no record is ever locked alone, and no outcome is core.ErrBusy. But a transaction that stays open stops every other
+// no record is ever locked alone, and no outcome is core.ErrLocked. But a transaction that stays open stops every other
 // writer of the file, the renewals of members included. Keep transactions much shorter than a lease, and never call a
 // network within one. Read, Heartbeat without a session, and Due with nothing due take no lock.
 //

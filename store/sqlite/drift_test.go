@@ -26,7 +26,7 @@ func TestDrift(t *testing.T) {
 		"the owner's own":   {"ALTER TABLE o_outbox ADD mine TEXT; CREATE INDEX mine ON o_outbox (topic); CREATE TABLE other (a)", nil},
 		"written otherwise": {"DROP INDEX o_outbox_id; CREATE UNIQUE INDEX IF NOT EXISTS o_outbox_id on o_outbox(route,\n id )", nil},
 		"a column that staging cannot fill": {"ALTER TABLE o_outbox ADD mine TEXT NOT NULL DEFAULT 'x'; " + inbox +
-			"(consumer TEXT NOT NULL, source TEXT NOT NULL, id TEXT NOT NULL, handled_at INTEGER NOT NULL, print BLOB, mine TEXT NOT NULL, PRIMARY KEY (consumer, source, id)) STRICT, WITHOUT ROWID;" +
+			"(consumer TEXT NOT NULL, source TEXT NOT NULL, id TEXT NOT NULL, handled_at INTEGER NOT NULL, content_hash BLOB, mine TEXT NOT NULL, PRIMARY KEY (consumer, source, id)) STRICT, WITHOUT ROWID;" +
 			"CREATE INDEX o_inbox_handled ON o_inbox (consumer, handled_at)", []admin.Difference{
 			{Object: "o_inbox.mine", Want: "a default, or nullable: Waybill does not fill it", Have: "TEXT not null"},
 		}},
@@ -35,7 +35,7 @@ func TestDrift(t *testing.T) {
 			{Object: "o_inbox.consumer", Want: "TEXT primary key 1 not null", Have: "TEXT primary key 2 not null"},
 			{Object: "o_inbox.handled_at", Want: "INTEGER not null", Have: "missing"},
 			{Object: "o_inbox.id", Want: "TEXT primary key 3 not null", Have: "INTEGER not null"},
-			{Object: "o_inbox.print", Want: "BLOB", Have: "missing"},
+			{Object: "o_inbox.content_hash", Want: "BLOB", Have: "missing"},
 			{Object: "o_inbox.source", Want: "TEXT primary key 2 not null", Have: "TEXT primary key 1"},
 			{Object: "o_inbox_handled", Want: "index (consumer, handled_at)", Have: "missing"},
 		}},

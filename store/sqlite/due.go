@@ -39,7 +39,7 @@ func (s *Store) Due(ctx context.Context, self core.Session, parts []core.RouteSl
 		case err != nil:
 			return false, err
 		case !known:
-			return false, core.Fenced("waybill/sqlite: due", self)
+			return false, core.NewFencedError("waybill/sqlite: due", self)
 		}
 		return true, d.look(ctx, parts)
 	}
@@ -73,7 +73,7 @@ type due struct {
 // look finds the due records, and when the next one is due.
 func (d *due) look(ctx context.Context, parts []core.RouteSlots) error {
 	var mine []row
-	if slices.ContainsFunc(parts, func(p core.RouteSlots) bool { return !p.DueNew }) {
+	if slices.ContainsFunc(parts, func(p core.RouteSlots) bool { return !p.DueExcludeHeld }) {
 		var err error
 		if mine, err = d.mine(ctx); err != nil {
 			return err
@@ -89,7 +89,7 @@ func (d *due) look(ctx context.Context, parts []core.RouteSlots) error {
 			continue
 		}
 		for _, r := range mine {
-			if !part.DueNew && r.Route == part.Route && part.Slots.Has(r.Slot) {
+			if !part.DueExcludeHeld && r.Route == part.Route && part.Slots.Has(r.Slot) {
 				held = append(held, r)
 			}
 		}

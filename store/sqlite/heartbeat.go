@@ -42,12 +42,12 @@ func (s *Store) Heartbeat(ctx context.Context, m core.HeartbeatRequest) (members
 		if membership, err = w.membership(ctx, m.Self.Session); err != nil {
 			return false, err
 		}
-		known = membership.Known
+		known = membership.IsMember
 		if err = rules.Heartbeat(ctx, w, &membership, &m); err != nil {
 			return false, err
 		}
 		membership.HasNotices, err = w.hasNotices(ctx, m.Self.Routes)
-		return known || membership.Known, err
+		return known || membership.IsMember, err
 	}
 	if m.Self.Session == 0 {
 		err = s.read(ctx, "heartbeat", func(w *work) error {

@@ -31,7 +31,7 @@ func (s *Store) Hold(ctx context.Context, self core.Session, want core.HoldReque
 	err := s.write(ctx, "hold", func(w *work) (bool, error) {
 		if known, _, err := w.member(ctx, self); err != nil || !known {
 			if err == nil {
-				err = core.Fenced("waybill/sqlite: hold", self)
+				err = core.NewFencedError("waybill/sqlite: hold", self)
 			}
 			return false, err
 		}
@@ -39,7 +39,7 @@ func (s *Store) Hold(ctx context.Context, self core.Session, want core.HoldReque
 		if err := t.named(ctx); err != nil {
 			return false, err
 		}
-		if want.N > 0 {
+		if want.KeylessLimit > 0 {
 			if err := t.next(ctx); err != nil {
 				return false, err
 			}
@@ -77,7 +77,7 @@ func (t *holding) named(ctx context.Context) error {
 		found, r := core.HoldResult{Ref: ref}, named(rows, ref)
 		var writes bool
 		if found.Status, writes = rules.Hold(r, ref, t.self, r != nil && own.Has(r.Slot), false); writes {
-			*r, fresh = rules.Held(r, t.self, t.want.Deliver), append(fresh, ref.Seq)
+			*r, fresh = rules.Held(r, t.self, t.want.CountDelivery), append(fresh, ref.Seq)
 		}
 		if found.Status == core.HoldGranted {
 			found.Deliveries = r.Deliveries
@@ -90,14 +90,14 @@ func (t *holding) named(ctx context.Context) error {
 // holdStatus holds records that self does not hold.
 func (t *holding) holdStatus(ctx context.Context, seqs []int64) error {
 	t.changed = t.changed || len(seqs) > 0
-	return t.hold(ctx, t.self, seqs, t.want.Deliver)
+	return t.hold(ctx, t.self, seqs, t.want.CountDelivery)
 }
 
 // next takes the next N without a key: first records that self holds and does not know.
 func (t *holding) next(ctx context.Context) error {
 	want := t.want
 	known := map[int64]string{}
-	for _, ref := range want.Out {
+	for _, ref := range want.ExcludeRefs {
 		if ref.Route == want.Slots.Route {
 			known[ref.Seq] = ref.ID
 		}
@@ -110,23 +110,23 @@ func (t *holding) next(ctx context.Context) error {
 		return err
 	}
 	var free []row
-	if n := want.N - len(mine); n > 0 {
+	if n := want.KeylessLimit - len(mine); n > 0 {
 		if free, err = t.free(ctx, n); err != nil {
 			return err
 		}
 	}
 	var bytes int64
 	var seqs, fresh []int64
-	for _, r := range append(mine[:min(len(mine), want.N)], free...) {
+	for _, r := range append(mine[:min(len(mine), want.KeylessLimit)], free...) {
 		seqs = append(seqs, r.Seq)
 	}
 	err = t.load(ctx, seqs, func(rec *core.Record) bool {
 		if bytes += int64(len(rec.Envelope.Body)); bytes > want.Bytes && want.Bytes > 0 && bytes > int64(len(rec.Envelope.Body)) {
 			return false
 		}
-		if rec.Holder != t.self {
+		if rec.HeldBy != t.self {
 			fresh = append(fresh, rec.Seq)
-			if rec.Holder = t.self; want.Deliver {
+			if rec.HeldBy = t.self; want.CountDelivery {
 				rec.Deliveries++
 			}
 		}
@@ -199,7 +199,7 @@ func (s *Store) ReleasePartition(ctx context.Context, self core.Session, partiti
 			err = nil
 		}
 		if err == nil {
-			err = core.Fenced("waybill/sqlite: release a partition", self)
+			err = core.NewFencedError("waybill/sqlite: release a partition", self)
 		}
 		return false, err
 	})

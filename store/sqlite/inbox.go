@@ -11,7 +11,7 @@ import (
 	"github.com/waybill-go/waybill/core"
 )
 
-const inboxText = `INSERT INTO waybill_inbox (consumer, source, id, handled_at, print) SELECT ?1, ?2, ?3, ?4, ?5` + ifAlone + ` ON CONFLICT DO NOTHING`
+const inboxText = `INSERT INTO waybill_inbox (consumer, source, id, handled_at, content_hash) SELECT ?1, ?2, ?3, ?4, ?5` + ifAlone + ` ON CONFLICT DO NOTHING`
 
 // Do runs fn once for key, as core.Inbox says. The mark is the transaction's first statement, so that it holds the
 // write lock from then on: a concurrent Do, of any key, waits. A panic of fn goes on to the caller after the
@@ -35,7 +35,7 @@ func (s *Store) Do(ctx context.Context, key core.InboxKey, fn func(ctx context.C
 	}
 	defer tx.end()
 	w := work{s: s, tx: tx.Tx, ready: st}
-	if n, err := w.exec(ctx, inboxText, key.Consumer, key.Source, key.ID, s.now(), key.PrintBytes()); err != nil {
+	if n, err := w.exec(ctx, inboxText, key.Consumer, key.Source, key.ID, s.now(), key.ContentHashBytes()); err != nil {
 		return core.InboxNone, s.classify("inbox", err)
 	} else if n == 0 {
 		return s.again(ctx, tx.Tx, &key)
@@ -56,10 +56,10 @@ func (s *Store) again(ctx context.Context, tx *sql.Tx, key *core.InboxKey) (core
 	if err != nil {
 		return core.InboxNone, s.classify("inbox", err)
 	}
-	return key.Again(kept[key.Bare()]), nil
+	return key.StatusOfMarked(kept[key.WithoutHash()]), nil
 }
 
-// kept returns the prints of marks that were there, by keys without prints.
+// kept returns the hashes of marks that were there, by keys without hashes.
 func (s *Store) kept(ctx context.Context, tx *sql.Tx, keys []core.InboxKey) (map[core.InboxKey][]byte, error) {
 	if err := refuseAttached(ctx, tx); err != nil {
 		return nil, err
@@ -76,11 +76,11 @@ func (s *Store) kept(ctx context.Context, tx *sql.Tx, keys []core.InboxKey) (map
 	kept := map[core.InboxKey][]byte{}
 	for rows.Next() {
 		var k core.InboxKey
-		var print []byte
-		if err := rows.Scan(&k.Consumer, &k.Source, &k.ID, &print); err != nil {
+		var hash []byte
+		if err := rows.Scan(&k.Consumer, &k.Source, &k.ID, &hash); err != nil {
 			return nil, err
 		}
-		kept[k] = print
+		kept[k] = hash
 	}
 	return kept, rows.Err()
 }

@@ -19,13 +19,13 @@ var (
 
 // The texts of the inbox's statements; table is Options.Prefix + "inbox". An OR IGNORE would hide other faults.
 func markBatchSQL(table string) string {
-	return "INSERT INTO " + table + " (consumer, source, id, handled_at, print)" +
+	return "INSERT INTO " + table + " (consumer, source, id, handled_at, content_hash)" +
 		" SELECT value->>0, value->>1, value->>2, ?2, nullif(unhex(value->>3), x'') FROM json_each(?1)" + ifAlone +
 		" ON CONFLICT DO NOTHING RETURNING consumer, source, id"
 }
 
 func keptSQL(table string) string {
-	return "SELECT consumer, source, id, print FROM " + table +
+	return "SELECT consumer, source, id, content_hash FROM " + table +
 		" WHERE (consumer, source, id) IN (SELECT value->>0, value->>1, value->>2 FROM json_each(?1))"
 }
 
@@ -33,7 +33,7 @@ func keptSQL(table string) string {
 func listOf(keys []core.InboxKey) (string, error) {
 	list := make([][4]string, len(keys))
 	for i := range keys {
-		list[i] = [4]string{keys[i].Consumer, keys[i].Source, keys[i].ID, hex.EncodeToString(keys[i].PrintBytes())}
+		list[i] = [4]string{keys[i].Consumer, keys[i].Source, keys[i].ID, hex.EncodeToString(keys[i].ContentHashBytes())}
 	}
 	text, err := json.Marshal(list)
 	return string(text), err
@@ -82,8 +82,8 @@ func (s *Store) DoBatch(
 	statuses := make([]core.InboxStatus, len(keys))
 	var fresh []int
 	for i := range keys {
-		key := keys[i].Bare()
-		if statuses[i] = keys[i].Again(kept[key]); isNew[key] {
+		key := keys[i].WithoutHash()
+		if statuses[i] = keys[i].StatusOfMarked(kept[key]); isNew[key] {
 			statuses[i] = core.InboxProcessed
 			fresh = append(fresh, i)
 			delete(isNew, key)
@@ -130,7 +130,7 @@ func (s *Store) Mark(ctx context.Context, tx *sql.Tx, key core.InboxKey) (core.I
 	if err := s.readyIn(ctx, tx); err != nil {
 		return core.InboxNone, s.classify("mark", ended("mark", err))
 	}
-	res, err := tx.ExecContext(ctx, s.sql(inboxText), key.Consumer, key.Source, key.ID, s.now(), key.PrintBytes())
+	res, err := tx.ExecContext(ctx, s.sql(inboxText), key.Consumer, key.Source, key.ID, s.now(), key.ContentHashBytes())
 	if err != nil {
 		return core.InboxNone, s.classify("mark", ended("mark", err))
 	}

@@ -137,7 +137,7 @@ func join(tb testing.TB, s *Store, routes ...string) core.Member {
 func page(tb testing.TB, s *Store, self core.Session, route string) core.ReadResult {
 	tb.Helper()
 	p, err := s.Read(tb.Context(), self, core.ReadRequest{
-		Slots: []core.RouteSlots{all(route)}, NewlyOwned: []core.RouteSlots{all(route)}, Blocks: []string{route},
+		Slots: []core.RouteSlots{all(route)}, NewlyOwned: []core.RouteSlots{all(route)}, BlockingRoutes: []string{route},
 		Ranges: []core.Range{{RouteSlots: all(route), To: 1 << 62}},
 	})
 	if err != nil {

@@ -26,7 +26,7 @@ func (w *work) membership(ctx context.Context, self core.Session) (out core.Memb
 		return out, err
 	}
 	for i := range out.Members {
-		out.Known = out.Known || self != 0 && out.Members[i].Session == self
+		out.IsMember = out.IsMember || self != 0 && out.Members[i].Session == self
 	}
 	out.Partitions, err = w.partitions(ctx)
 	return out, err

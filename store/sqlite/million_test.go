@@ -54,8 +54,8 @@ func TestMillionRows(t *testing.T) {
 	}
 	look := func(l core.ReadRequest) (p core.ReadResult) {
 		p, err := s.Read(t.Context(), m.Session, l)
-		if err != nil || !p.Known {
-			t.Fatal(p.Known, err)
+		if err != nil || !p.IsMember {
+			t.Fatal(p.IsMember, err)
 		}
 		return p
 	}
@@ -75,22 +75,22 @@ func TestMillionRows(t *testing.T) {
 		more = front.Ranges[0].More
 	}
 	t.Logf("one pass over the backlog: %d pages", pages)
-	last := front.Last
+	last := front.LastSeq
 	for i := range 50 {
 		id, key := fmt.Sprint("new", i), fmt.Sprint("key", i)
 		counted("stage", func() { stage(t, s, raw(id, key)) })
 		var p core.ReadResult
 		counted("read", func() {
 			p = look(core.ReadRequest{
-				Last: last, Slots: []core.RouteSlots{all(route)}, Ranges: []core.Range{{RouteSlots: all(route), From: last, To: 1 << 62, Limit: 500}},
-				Keys: []core.KeyRange{{Route: route, Key: key, To: 1 << 62, Limit: 100}}, Blocks: []string{route},
+				SeenSeq: last, Slots: []core.RouteSlots{all(route)}, Ranges: []core.Range{{RouteSlots: all(route), From: last, To: 1 << 62, Limit: 500}},
+				Keys: []core.KeyRange{{Route: route, Key: key, To: 1 << 62, Limit: 100}}, BlockingRoutes: []string{route},
 			})
 		})
 		rs := p.Ranges[0].Records
 		if len(rs) != 1 || rs[0].ID != id || len(p.Keys[0].Records) != 1 {
 			t.Fatalf("round %d: read %s", i, ids(rs))
 		}
-		last = p.Last
+		last = p.LastSeq
 		counted("hold", func() { hold(t, s, m.Session, &rs[0]) })
 		counted("due", func() {
 			if d := dueNow(t, s, m.Session); len(d.Retries)+d.TimersReady > 0 || d.NextIn <= 0 || d.NextIn > time.Hour {
@@ -104,13 +104,13 @@ func TestMillionRows(t *testing.T) {
 		})
 	}
 	counted("fresh", func() {
-		p := look(core.ReadRequest{NewlyOwned: []core.RouteSlots{all(route)}, Limit: 1000})
+		p := look(core.ReadRequest{NewlyOwned: []core.RouteSlots{all(route)}, BlockedLimit: 1000})
 		if len(p.Blocked) != 1000 || !p.MoreBlocked || p.Blocked[0].ID != "head" {
 			t.Errorf("%d wait, more %v", len(p.Blocked), p.MoreBlocked)
 		}
 	})
 	counted("next without a key", func() {
-		if taken, err := s.Hold(t.Context(), m.Session, core.HoldRequest{Slots: all(route), N: 10}); err != nil || len(taken) > 0 {
+		if taken, err := s.Hold(t.Context(), m.Session, core.HoldRequest{Slots: all(route), KeylessLimit: 10}); err != nil || len(taken) > 0 {
 			t.Errorf("%v %v", taken, err)
 		}
 	})

@@ -19,7 +19,7 @@ func told(tb testing.TB, s *Store, self core.Session) string {
 	var out strings.Builder
 	for _, c := range page(tb, s, self, route).Notices {
 		fmt.Fprintf(&out, "%d%s:%s ", c.Kind, c.Key, c.ID)
-		settle(tb, s, self, core.NoticeDone(&c))
+		settle(tb, s, self, core.DeleteNotice(&c))
 	}
 	return out.String()
 }

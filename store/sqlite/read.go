@@ -51,7 +51,7 @@ func (s *Store) Read(ctx context.Context, self core.Session, request core.ReadRe
 	var result core.ReadResult
 	err := s.read(ctx, "read", func(w *work) error {
 		rd := reader{work: w, self: self, request: &request}
-		if err := rd.head(ctx); err != nil || !rd.result.Known {
+		if err := rd.head(ctx); err != nil || !rd.result.IsMember {
 			return err
 		}
 		if err := rd.records(ctx); err != nil {
@@ -77,18 +77,18 @@ type reader struct {
 // head fills in the fields of a page other than records.
 func (rd *reader) head(ctx context.Context) (err error) {
 	p := &rd.result
-	if p.Known, p.Suspected, err = rd.member(ctx, rd.self); err != nil || !p.Known {
+	if p.IsMember, p.Suspected, err = rd.member(ctx, rd.self); err != nil || !p.IsMember {
 		return err
 	}
 	if p.Epoch, err = rd.epoch(ctx); err != nil {
 		return err
 	}
-	if p.Last, err = rd.last(ctx); err != nil {
+	if p.LastSeq, err = rd.last(ctx); err != nil {
 		return err
 	}
-	p.Next = 1
-	if p.Last != rd.request.Last {
-		p.Upper = p.Next
+	p.NextTx = 1
+	if p.LastSeq != rd.request.SeenSeq {
+		p.UpperTx = p.NextTx
 	}
 	for _, part := range rd.request.Slots {
 		own, err := rd.owns(ctx, rd.self, part.Route)
@@ -132,10 +132,10 @@ func (rd *reader) records(ctx context.Context) error {
 
 // fresh answers ReadRequest.NewlyOwned.
 func (rd *reader) fresh(ctx context.Context) error {
-	limit, p := rd.request.Limit, &rd.result
+	limit, p := rd.request.BlockedLimit, &rd.result
 	for _, part := range merge(rd.request.NewlyOwned) {
 		texts := []string{waitingText}
-		block := slices.Contains(rd.request.Blocks, part.Route)
+		block := slices.Contains(rd.request.BlockingRoutes, part.Route)
 		if block {
 			texts = append(texts, blockingText)
 		}
@@ -177,7 +177,7 @@ func (rd *reader) key(ctx context.Context, kr *core.KeyRange) (out core.KeyRecor
 		return out, err
 	}
 	out.Records, out.More = got.Records, got.More
-	block := slices.Contains(rd.request.Blocks, kr.Route)
+	block := slices.Contains(rd.request.BlockingRoutes, kr.Route)
 	for _, text := range []string{keyWaitingText, keyBlockingText} {
 		err := rd.each(ctx, func(rows *sql.Rows) (bool, error) {
 			var r row
@@ -231,7 +231,7 @@ func (rd *reader) again(ctx context.Context) error {
 			continue
 		}
 		r := rows[ref.Seq]
-		switch w, ok := r.obstructs(rd.self, slices.Contains(rd.request.Blocks, ref.Route)); {
+		switch w, ok := r.obstructs(rd.self, slices.Contains(rd.request.BlockingRoutes, ref.Route)); {
 		case r.Ready(), r.Live() && r.Holder != 0:
 			ready = append(ready, r.Seq)
 		case ok:

@@ -57,7 +57,7 @@ func (r *row) scan(rows *sql.Rows, after ...any) error {
 // obstructs returns r as a record that blocks its key, seen by self, or nil. Blocking abandoned ones count if block is
 // set.
 func (r *row) obstructs(self core.Session, block bool) (core.BlockedRecord, bool) {
-	w := core.BlockedRecord{Ref: r.Ref, Slot: r.Slot, Key: r.key, Holder: r.Holder, Why: r.Obstructs(self, block)}
+	w := core.BlockedRecord{Ref: r.Ref, Slot: r.Slot, Key: r.key, HeldBy: r.Holder, Why: r.Obstructs(self, block)}
 	return w, w.Why != 0
 }
 
@@ -71,7 +71,7 @@ func (w *work) record(rows *sql.Rows) (r row, rec core.Record, err error) {
 		return r, rec, err
 	}
 	rec.Ref, rec.Slot, rec.Attempts, rec.Deliveries, rec.Crashes = r.Ref, r.Slot, r.Attempts, r.Deliveries, r.Crashes
-	rec.Failed, rec.Cancellable, rec.Holder = r.State == core.StateFailed, r.Cancellable, r.Holder
+	rec.Failed, rec.Cancellable, rec.HeldBy = r.State == core.StateFailed, r.Cancellable, r.Holder
 	rec.Age = duration(max(w.now-since, 0))
 	e.ID, e.Key, e.HLC = r.ID, r.key, hlc.Timestamp(stamp)
 	if err := decodeAttrs(e, attrs); err != nil {
@@ -79,7 +79,7 @@ func (w *work) record(rows *sql.Rows) (r row, rec core.Record, err error) {
 	}
 	w.s.complete(e)
 	if expires.Valid {
-		rec.Expires, rec.Life = true, duration(expires.Int64-w.now)
+		rec.Expires, rec.ExpiresIn = true, duration(expires.Int64-w.now)
 		if e.Expires.IsZero() {
 			e.Expires = time.UnixMicro(expires.Int64).UTC()
 		}
@@ -183,7 +183,7 @@ func merge(parts []core.RouteSlots) []core.RouteSlots {
 	at := map[string]int{}
 	for _, p := range parts {
 		if i, ok := at[p.Route]; ok {
-			out[i].Slots, out[i].DueNew = out[i].Slots|p.Slots, out[i].DueNew && p.DueNew
+			out[i].Slots, out[i].DueExcludeHeld = out[i].Slots|p.Slots, out[i].DueExcludeHeld && p.DueExcludeHeld
 			continue
 		}
 		at[p.Route] = len(out)

@@ -57,7 +57,7 @@ func (s *Store) Settle(ctx context.Context, self core.Session, outcomes []core.O
 		case err != nil:
 			return false, err
 		case !known:
-			return false, core.Fenced("waybill/sqlite: settle", self)
+			return false, core.NewFencedError("waybill/sqlite: settle", self)
 		}
 		st := settler{work: w, self: self, outcomes: outcomes, res: make(core.Results, len(outcomes)), keeps: s.keeps()}
 		if err := st.run(ctx); err != nil {
@@ -96,7 +96,7 @@ func (st *settler) run(ctx context.Context) error {
 	for i := range st.outcomes {
 		o := &st.outcomes[i]
 		switch {
-		case o.Notice() != 0:
+		case o.NoticeNumber() != 0:
 			err := st.noticeDone(ctx, o)
 			if st.res[i], err = st.alone(ctx, err); err != nil {
 				return err
@@ -106,7 +106,7 @@ func (st *settler) run(ctx context.Context) error {
 			published = append(published, i)
 		case o.Event() == core.EventNone:
 			st.res[i] = waybill.Invalid("waybill/sqlite: settle", "outcome: is zero; "+
-				"build it with core.Published, Retry, Abandon, Cancel, Release or NoticeDone")
+				"build it with core.Published, Retry, Abandon, Cancel, Release or DeleteNotice")
 		default:
 			if ok, err := st.other(ctx, i); err != nil {
 				return err
@@ -128,7 +128,7 @@ func (st *settler) run(ctx context.Context) error {
 func (st *settler) find(ctx context.Context) (err error) {
 	var seqs []int64
 	for i := range st.outcomes {
-		if o := &st.outcomes[i]; o.Notice() == 0 && o.Event() != core.EventConfirmed {
+		if o := &st.outcomes[i]; o.NoticeNumber() == 0 && o.Event() != core.EventConfirmed {
 			seqs = append(seqs, o.Ref().Seq)
 		}
 	}
@@ -187,7 +187,7 @@ func (st *settler) other(ctx context.Context, i int) (bool, error) {
 	r := named(st.rows, o.Ref())
 	to, err := rules.Settle(r, o, st.self, r != nil && own.Has(r.Slot))
 	if err != nil {
-		st.res[i] = core.Refused("waybill/sqlite: settle", o.Ref(), err)
+		st.res[i] = core.NewOutcomeError("waybill/sqlite: settle", o.Ref(), err)
 		return false, nil
 	}
 	if to.Row == *r {
@@ -231,11 +231,11 @@ func (st *settler) noticeDone(ctx context.Context, o *core.Outcome) error {
 	if err != nil {
 		return err
 	}
-	n, err := st.exec(ctx, noticeDoneText, o.Notice(), o.Ref().Route, bits(own))
+	n, err := st.exec(ctx, noticeDoneText, o.NoticeNumber(), o.Ref().Route, bits(own))
 	if err != nil || n > 0 {
 		return err
 	}
-	_, err = st.exec(ctx, restText, o.Notice(), o.Ref().Route, bits(own))
+	_, err = st.exec(ctx, restText, o.NoticeNumber(), o.Ref().Route, bits(own))
 	return err
 }
 
@@ -292,7 +292,7 @@ func (st *settler) publish(ctx context.Context, at []int) error {
 			err = rules.Confirmed(r, ref)
 		}
 		if st.res[j] = err; err != nil {
-			st.res[j] = core.Refused("waybill/sqlite: settle", ref, err)
+			st.res[j] = core.NewOutcomeError("waybill/sqlite: settle", ref, err)
 		}
 	}
 	return nil
@@ -303,7 +303,7 @@ func (st *settler) stamp(ctx context.Context) error {
 	var stamp int64
 	bound := int64(hlc.MaxMark(time.UnixMicro(st.now)))
 	for i := range st.outcomes {
-		if s := st.outcomes[i].Stamp(); st.res[i] == nil && s <= bound {
+		if s := st.outcomes[i].HLC(); st.res[i] == nil && s <= bound {
 			stamp = max(stamp, s)
 		}
 	}

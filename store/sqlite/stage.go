@@ -38,7 +38,7 @@ func (s *Store) Stage(ctx context.Context, tx *sql.Tx, msgs ...waybill.Message) 
 	if len(msgs) == 0 {
 		return nil, nil
 	}
-	ctx, span := s.stamper.Start(ctx, len(msgs))
+	ctx, span := s.stamper.StartSpan(ctx, len(msgs))
 	defer func() { core.EndSpan(span, err) }()
 	rows, err := s.stamper.Stamp(ctx, msgs)
 	if err != nil {
@@ -113,13 +113,13 @@ func (w *canceller) stage(ctx context.Context, rows []core.StagedRow, staged []w
 		case err != nil:
 			return err
 		case taken:
-			return r.IDTaken("waybill/sqlite: stage")
+			return r.IDTakenError("waybill/sqlite: stage")
 		case r.DedupeKey == "":
 			continue
 		}
 		// Is it a duplicate of its own id, or of the live message with its key?
 		if foreign, err := w.holder(ctx, r, &staged[i].ID); err != nil || foreign {
-			return cmp.Or(err, r.KeyTaken("waybill/sqlite: stage"))
+			return cmp.Or(err, r.KeyTakenError("waybill/sqlite: stage"))
 		}
 	}
 	return nil

@@ -73,8 +73,8 @@ func TestDefaultTTL(t *testing.T) {
 		at := r.Envelope.Expires
 		spent := time.Since(from) + time.Microsecond
 		if r.Expires != (want > 0) || at.IsZero() != (want == 0) ||
-			want > 0 && (at.Before(from.Add(want)) || at.After(to.Add(want)) || r.Life > want+time.Microsecond || r.Life < want-spent) {
-			t.Errorf("message %d expires at %s, in %s, want in %s", i, at, r.Life, want)
+			want > 0 && (at.Before(from.Add(want)) || at.After(to.Add(want)) || r.ExpiresIn > want+time.Microsecond || r.ExpiresIn < want-spent) {
+			t.Errorf("message %d expires at %s, in %s, want in %s", i, at, r.ExpiresIn, want)
 		}
 	}
 }
@@ -104,7 +104,7 @@ func TestPlainSQL(t *testing.T) {
 		t.Errorf("%+v", b)
 	}
 	hold(t, s, self, &b)
-	taken, err := s.Hold(t.Context(), self, core.HoldRequest{Slots: all(route), N: 5})
+	taken, err := s.Hold(t.Context(), self, core.HoldRequest{Slots: all(route), KeylessLimit: 5})
 	if err != nil || len(taken) != 1 || taken[0].Ref.ID != "c" || taken[0].Record.Slot != core.SlotOf(route, "", "c") {
 		t.Errorf("%+v %v", taken, err)
 	}
@@ -170,7 +170,7 @@ func TestTwoStoresTake(t *testing.T) {
 		for range 2 {
 			wg.Go(func() {
 				for count.Load() < 2*n && !t.Failed() {
-					taken, err := s.Hold(t.Context(), self, core.HoldRequest{Slots: all(route), N: 1, Deliver: true})
+					taken, err := s.Hold(t.Context(), self, core.HoldRequest{Slots: all(route), KeylessLimit: 1, CountDelivery: true})
 					if err != nil {
 						t.Error(err)
 						return
@@ -223,7 +223,7 @@ func TestPartitionsOfUnservedRoutes(t *testing.T) {
 		{Partition: partitions[1], From: m.Session, To: m.Session, ReadAfter: 2, UncertainUpTo: 4},
 	}})
 	r := heartbeat(t, s, core.HeartbeatRequest{Self: m, Leave: true})
-	if len(r.Partitions) != 0 || r.Known {
+	if len(r.Partitions) != 0 || r.IsMember {
 		t.Errorf("%+v", r)
 	}
 	for range 2 { // without partitions, and with new ones
@@ -257,16 +257,16 @@ func TestNoticeFrom(t *testing.T) {
 	}
 	own := partition.Slots()
 	cs := notice(a, own)
-	if len(cs) != 1 || cs[0].Kind != core.NoticeFrom || cs[0].Seq != 7 {
+	if len(cs) != 1 || cs[0].Kind != core.NoticeReread || cs[0].Seq != 7 {
 		t.Fatalf("%+v", cs)
 	}
 	for range 2 {
-		settle(t, s, a.Session, core.NoticeDone(&cs[0]))
+		settle(t, s, a.Session, core.DeleteNotice(&cs[0]))
 	}
 	if len(notice(a, own)) != 0 || len(notice(b, ^own)) != 1 {
 		t.Error("it is there for the other owner only")
 	}
-	settle(t, s, b.Session, core.NoticeDone(&cs[0]))
+	settle(t, s, b.Session, core.DeleteNotice(&cs[0]))
 	var n int
 	if err := s.DB().QueryRowContext(t.Context(), "SELECT count(*) FROM waybill_outbox_notices").Scan(&n); err != nil || n != 0 {
 		t.Errorf("%d left, %v", n, err)

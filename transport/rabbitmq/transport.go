@@ -185,7 +185,7 @@ func (t *Transport) Traits() core.PublisherTraits {
 func (t *Transport) SubscriberTraits() core.SubscriberTraits {
 	return core.SubscriberTraits{
 		KeyOrder: true, DelaysRetries: true, MaxRetryDelay: topology.MaxDelay, Parks: true, SingleActive: true, Wildcards: core.WildcardsAll,
-		MaxHold:            max(t.opts.ConsumerTimeout, 0),
+		AckTimeout:         max(t.opts.ConsumerTimeout, 0),
 		CountsRedeliveries: t.opts.QueueType == topology.Quorum, BrokerParks: t.opts.QueueType == topology.Quorum,
 	}
 }

@@ -188,7 +188,7 @@ func (r *receiver) sayLong() {
 		if held := now.Sub(h.since); h.state == handed && !h.lost && !h.logged && held >= longHeld {
 			h.logged = true
 			rec := &h.item.Record
-			r.t.log.Event(core.ContextOf(r.base, &rec.Envelope), slog.LevelWarn, "table.held_long",
+			r.t.log.Event(core.ContextWithTrace(r.base, &rec.Envelope), slog.LevelWarn, "table.held_long",
 				"a message is held for long: its handler is slow, or never returns", ofRecord(rec, r.queue, held)...)
 		}
 	}

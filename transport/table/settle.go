@@ -17,7 +17,7 @@ import (
 // A verdict of the consumer becomes an outcome of the dispatcher, which stores it with those of other handlers in one
 // call. So Settle waits for a result that another goroutine brings. A caller that stops waiting gets an outage for each
 // verdict without a result, and the verdict is stored all the same: the message comes again only if that fails. A
-// verdict whose record a transaction has locked is answered with core.ErrBusy, once, so that no other one waits for
+// verdict whose record a transaction has locked is answered with core.ErrLocked, once, so that no other one waits for
 // that lock. In both cases another Settle of the delivery waits for the result, or gets it.
 
 // request is one call of Settle.
@@ -71,7 +71,7 @@ func (s *settling) end(err error) {
 
 // Settle ends deliveries; see core.Receiver. Calls that come together share one call to the store. While the store
 // cannot be reached Settle waits for it, until ctx ends or the receiver is closed. A delivery whose record a
-// transaction has locked is answered with core.ErrBusy, once, and is settled when that transaction ends. A second
+// transaction has locked is answered with core.ErrLocked, once, and is settled when that transaction ends. A second
 // Settle of the delivery waits for that, and no other one does. The steps:
 //
 //  1. accept checks each ack. It begins a settle, or finds the one that an earlier call has begun.
@@ -217,8 +217,8 @@ func (r *receiver) settled(item *dispatch.Item, err error) {
 	}
 	s := h.pending
 	switch {
-	case errors.Is(err, core.ErrBusy):
-		s.answer(core.Refused("waybill/table: settle", item.Record.Ref, core.ErrBusy))
+	case errors.Is(err, core.ErrLocked):
+		s.answer(core.NewOutcomeError("waybill/table: settle", item.Record.Ref, core.ErrLocked))
 		return
 	case s == nil: // the process was taken for dead
 		if !h.lost {

@@ -63,7 +63,7 @@ func (s *lockable) Settle(ctx context.Context, self core.Session, outcomes []cor
 	for i := range outcomes {
 		ref := outcomes[i].Ref()
 		if s.locked[ref.ID] {
-			res[i] = core.Refused("test: settle", ref, core.ErrBusy)
+			res[i] = core.NewOutcomeError("test: settle", ref, core.ErrLocked)
 			continue
 		}
 		if res[i] = s.mem.Settle(ctx, self, outcomes[i:i+1])[0]; res[i] == nil {
@@ -212,7 +212,7 @@ func TestLockedIsAnsweredOnce(t *testing.T) {
 				r := subscribe(t, newTable(t, s, table.Options{}))
 				ds := receive(t, r, 2)
 				for i, err := range r.Settle(tenMinutes(t), []core.Ack{core.AckDone(ds[0]), core.AckDone(ds[1])}) {
-					if locked := ds[i].Envelope.ID == "m-0"; errors.Is(err, core.ErrBusy) != locked || !locked && err != nil {
+					if locked := ds[i].Envelope.ID == "m-0"; errors.Is(err, core.ErrLocked) != locked || !locked && err != nil {
 						t.Errorf("%s: %v", ds[i].Envelope.ID, err)
 					}
 				}

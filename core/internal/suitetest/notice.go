@@ -12,7 +12,7 @@ func Concerns(c *core.Notice, r *core.Record) bool {
 		return c.Slot == r.Slot && c.Key == r.Envelope.Key && c.Key != ""
 	case core.NoticeRecord:
 		return c.Slot == r.Slot && c.ID == r.ID && c.Seq == r.Seq
-	case core.NoticeFrom:
+	case core.NoticeReread:
 		return c.Seq <= r.Seq
 	case core.NoticeDecide:
 	}

@@ -19,7 +19,7 @@ func (s *Store) Hold(ctx context.Context, self core.Session, want core.HoldReque
 	}
 	defer end()
 	if s.member(self) == nil {
-		return nil, core.Fenced("skeleton: hold", self)
+		return nil, core.NewFencedError("skeleton: hold", self)
 	}
 	var out []core.HoldResult
 	for _, ref := range want.Refs {
@@ -27,7 +27,7 @@ func (s *Store) Hold(ctx context.Context, self core.Session, want core.HoldReque
 		r := s.find(ref)
 		holdStatus, writes := rules.Hold(r.facts(), ref, self, r != nil && s.owner(r) == self, false)
 		if writes {
-			r.Row = rules.Held(&r.Row, self, want.Deliver)
+			r.Row = rules.Held(&r.Row, self, want.CountDelivery)
 		}
 		if t.Status = holdStatus; holdStatus == core.HoldGranted {
 			t.Deliveries = r.Deliveries
@@ -45,16 +45,16 @@ func (s *Store) takeNext(self core.Session, want *core.HoldRequest) (out []core.
 			if r.Route != want.Slots.Route || !want.Slots.Slots.Has(r.Slot) || !r.Ready() || r.env.Key != "" || r.Holder != holder {
 				continue
 			}
-			known := slices.ContainsFunc(want.Out, func(ref core.Ref) bool { return ref.Route == r.Route && ref.Seq == r.Seq && ref.ID == r.ID })
+			known := slices.ContainsFunc(want.ExcludeRefs, func(ref core.Ref) bool { return ref.Route == r.Route && ref.Seq == r.Seq && ref.ID == r.ID })
 			if known {
 				continue
 			}
 			bytes += int64(len(r.env.Body))
-			if len(out) >= want.N || len(out) > 0 && want.Bytes > 0 && bytes > want.Bytes {
+			if len(out) >= want.KeylessLimit || len(out) > 0 && want.Bytes > 0 && bytes > want.Bytes {
 				return out
 			}
 			if r.Holder == 0 {
-				r.Row = rules.Held(&r.Row, self, want.Deliver)
+				r.Row = rules.Held(&r.Row, self, want.CountDelivery)
 			}
 			rec := r.record(now)
 			out = append(out, core.HoldResult{Ref: r.Ref, Status: core.HoldGranted, Record: &rec, Deliveries: r.Deliveries})
@@ -76,7 +76,7 @@ func (s *Store) ReleasePartition(ctx context.Context, self core.Session, what co
 	}
 	before, err := rules.GivenUp(u.Owner, u.Term, self, what.Term)
 	if s.member(self) == nil || err != nil {
-		return false, core.Fenced("skeleton: release a partition", self)
+		return false, core.NewFencedError("skeleton: release a partition", self)
 	}
 	if before {
 		return true, nil // a repeated call
@@ -102,14 +102,14 @@ func (s *Store) Due(ctx context.Context, self core.Session, parts []core.RouteSl
 	}
 	defer end()
 	if s.member(self) == nil {
-		return core.DueResult{}, core.Fenced("skeleton: due", self)
+		return core.DueResult{}, core.NewFencedError("skeleton: due", self)
 	}
 	now, limit := time.Now(), max(limit, 0)
 	p := core.DueResult{NextIn: -1}
 	var retries, timers []*row
 	for _, r := range s.rows { // INDEX: timers, and retries, by (route, due)
 		asked := slices.ContainsFunc(parts, func(p core.RouteSlots) bool {
-			return p.Route == r.Route && p.Slots.Has(r.Slot) && (!p.DueNew || r.Holder != self)
+			return p.Route == r.Route && p.Slots.Has(r.Slot) && (!p.DueExcludeHeld || r.Holder != self)
 		})
 		if !asked || s.owner(r) != self || !r.Live() || !r.Waits || r.Holder != 0 && (r.Holder != self || !r.Retry()) {
 			continue

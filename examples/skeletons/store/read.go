@@ -20,9 +20,9 @@ func (s *Store) Read(ctx context.Context, self core.Session, request core.ReadRe
 		return core.ReadResult{}, nil
 	}
 	// Numbers are drawn by Commit: the snapshot shows all of them, and so does one transaction id.
-	p := core.ReadResult{Known: true, Suspected: m.Suspected, Epoch: "1", Last: s.seq, Next: 1}
-	if s.seq != request.Last {
-		p.Upper = 1
+	p := core.ReadResult{IsMember: true, Suspected: m.Suspected, Epoch: "1", LastSeq: s.seq, NextTx: 1}
+	if s.seq != request.SeenSeq {
+		p.UpperTx = 1
 	}
 	rd := reader{s: s, self: self, request: &request, now: time.Now()}
 	for _, part := range request.Slots {
@@ -100,7 +100,7 @@ func (rd *reader) fresh() (waiting []core.BlockedRecord, more bool) {
 		if !asked || !ok || r.Seq <= rd.request.NewlyOwnedAfter {
 			continue
 		}
-		if rd.request.Limit > 0 && len(waiting) == rd.request.Limit {
+		if rd.request.BlockedLimit > 0 && len(waiting) == rd.request.BlockedLimit {
 			return waiting, true
 		}
 		waiting = append(waiting, w)
@@ -130,6 +130,6 @@ func (rd *reader) again(p *core.ReadResult) {
 
 // block reason returns why r, and with it its key, is not handed out to self.
 func (rd *reader) blockReason(r *row) (core.BlockedRecord, bool) {
-	why := r.Obstructs(rd.self, slices.Contains(rd.request.Blocks, r.Route))
-	return core.BlockedRecord{Ref: r.Ref, Slot: r.Slot, Key: r.env.Key, Holder: r.Holder, Why: why}, why != 0
+	why := r.Obstructs(rd.self, slices.Contains(rd.request.BlockingRoutes, r.Route))
+	return core.BlockedRecord{Ref: r.Ref, Slot: r.Slot, Key: r.env.Key, HeldBy: r.Holder, Why: why}, why != 0
 }

@@ -18,7 +18,7 @@ func (s *Store) Settle(ctx context.Context, self core.Session, outcomes []core.O
 	}
 	defer end()
 	if s.member(self) == nil {
-		return core.AllFailed(len(outcomes), core.Fenced("skeleton: settle", self))
+		return core.AllFailed(len(outcomes), core.NewFencedError("skeleton: settle", self))
 	}
 	res := make(core.Results, len(outcomes))
 	for i := range outcomes {
@@ -31,7 +31,7 @@ func (s *Store) Settle(ctx context.Context, self core.Session, outcomes []core.O
 func (s *Store) settle(self core.Session, o *core.Outcome) error {
 	ref, r, now := o.Ref(), s.find(o.Ref()), time.Now()
 	switch {
-	case o.Notice() != 0:
+	case o.NoticeNumber() != 0:
 		return nil // nothing here writes notices
 	case o.State() == core.StateNone || o.State() == core.StateProcessing:
 		return waybill.Invalid("skeleton: settle", "outcome: was not built by core's functions")
@@ -44,13 +44,13 @@ func (s *Store) settle(self core.Session, o *core.Outcome) error {
 			return nil // a repeated call
 		}
 		if err := rules.Confirmed(&s.rows[i].Row, ref); err != nil {
-			return core.Refused("skeleton: settle", ref, err)
+			return core.NewOutcomeError("skeleton: settle", ref, err)
 		}
 		return nil
 	}
 	c, err := rules.Settle(r.facts(), o, self, r != nil && s.owner(r) == self)
 	if err != nil {
-		return core.Refused("skeleton: settle", ref, err)
+		return core.NewOutcomeError("skeleton: settle", ref, err)
 	}
 	if r.Row = c.Row; c.Due {
 		r.due = now.Add(c.In)

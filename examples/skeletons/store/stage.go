@@ -19,7 +19,7 @@ type Tx struct {
 }
 
 // Begin starts a transaction. It waits for the one that stages now. LOCK: a database with many writers need not wait;
-// but then numbers become visible late, and ReadResult.Next, Upper and Running must say which.
+// but then numbers become visible late, and ReadResult.NextTx, UpperTx and RunningTxs must say which.
 func (s *Store) Begin(ctx context.Context) (*Tx, error) {
 	select {
 	case s.writer <- struct{}{}:
@@ -62,7 +62,7 @@ func (s *Store) Stage(ctx context.Context, tx *Tx, msgs ...waybill.Message) (_ [
 	if tx == nil || tx.s != s || tx.ended {
 		return nil, fmt.Errorf("%w: skeleton: stage: the transaction is nil, has ended, or is of another store", waybill.ErrInvalid)
 	}
-	ctx, span := s.stamper.Start(ctx, len(msgs))
+	ctx, span := s.stamper.StartSpan(ctx, len(msgs))
 	defer func() { core.EndSpan(span, err) }()
 	rows, err := s.stamper.Stamp(ctx, msgs)
 	if err != nil {
@@ -86,9 +86,9 @@ func (tx *Tx) stage(rows []core.StagedRow) ([]waybill.Staged, error) {
 			foreign := twin.env.Source != in.Envelope.Source
 			switch {
 			case foreign && twin.ID == in.Envelope.ID:
-				return nil, in.IDTaken("skeleton: stage")
+				return nil, in.IDTakenError("skeleton: stage")
 			case foreign:
-				return nil, in.KeyTaken("skeleton: stage")
+				return nil, in.KeyTakenError("skeleton: stage")
 			}
 			out[i].ID, out[i].Duplicate = twin.ID, true
 			continue

@@ -160,7 +160,7 @@ type inStep struct {
 func (s *inStep) Heartbeat(ctx context.Context, m core.HeartbeatRequest) (core.Membership, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.seen.Known && m.Self.Heartbeats == s.sent && !m.Leave && len(m.Evict)+len(m.Transfers) == 0 {
+	if s.seen.IsMember && m.Self.Heartbeats == s.sent && !m.Leave && len(m.Evict)+len(m.Transfers) == 0 {
 		return s.seen, nil
 	}
 	seen, err := s.OutboxStore.Heartbeat(ctx, m)

@@ -70,7 +70,7 @@ func transports(t *testing.T) []adapter {
 				},
 				core.SubscriberTraits{
 					KeyOrder: true, DelaysRetries: true, MaxRetryDelay: topology.MaxDelay, Parks: true, BrokerParks: true, CountsRedeliveries: true,
-					MaxHold: 30 * time.Minute, SingleActive: true, Wildcards: core.WildcardsAll,
+					AckTimeout: 30 * time.Minute, SingleActive: true, Wildcards: core.WildcardsAll,
 				},
 			},
 			"Checker, DriftChecker, ParkedQueue",
@@ -80,7 +80,7 @@ func transports(t *testing.T) []adapter {
 			[]any{
 				core.PublisherTraits{KeyOrder: core.KeyOrderSerial, Confirmed: true, Durable: true, DetectsUnroutable: true, MaxMessageBytes: 16 << 20},
 				core.SubscriberTraits{
-					KeyOrder: true, DelaysRetries: true, MaxRetryDelay: topology.MaxDelay, Parks: true, MaxHold: 30 * time.Minute, SingleActive: true,
+					KeyOrder: true, DelaysRetries: true, MaxRetryDelay: topology.MaxDelay, Parks: true, AckTimeout: 30 * time.Minute, SingleActive: true,
 					Wildcards: core.WildcardsAll,
 				},
 			},

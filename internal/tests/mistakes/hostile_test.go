@@ -488,7 +488,7 @@ func TestOutboxesOfTheirOwnKeepApart(t *testing.T) {
 			}
 		}
 		for _, sql := range []string{
-			`INSERT INTO pay.waybill_inbox (consumer, source, id) VALUES ('billing', '/payments', 'pay-77')`, `UPDATE pay.waybill_inbox SET print = print`,
+			`INSERT INTO pay.waybill_inbox (consumer, source, id) VALUES ('billing', '/payments', 'pay-77')`, `UPDATE pay.waybill_inbox SET content_hash = content_hash`,
 			`UPDATE pay.waybill_inbox_limits SET state = ''`, `UPDATE pay.waybill_outbox SET due_at = now()`, `UPDATE pay.waybill_meta SET value = 0`,
 			`CREATE TABLE pay.x (a int)`, `DROP TABLE pay.waybill_inbox`, `SELECT pg_advisory_xact_lock(1) FROM pay.waybill_outbox_members`,
 		} {

@@ -251,8 +251,8 @@ func (s twin) Read(ctx context.Context, mine core.Session, request core.ReadRequ
 	p, err := s.Outbox.Read(ctx, s.session, request)
 	own := func(records []core.Record) {
 		for i := range records {
-			if records[i].Holder == s.session {
-				records[i].Holder = mine
+			if records[i].HeldBy == s.session {
+				records[i].HeldBy = mine
 			}
 		}
 	}

@@ -20,7 +20,7 @@ func IDTaken(op string, err error) error {
 	_, rest, found := strings.Cut(err.Error(), TakenMark)
 	if names := strings.Split(rest, "\x1f"); found && len(names) > 2 {
 		row := core.StagedRow{Route: names[0], Envelope: waybill.Envelope{ID: names[1]}}
-		return row.IDTaken("waybill/postgres: " + op)
+		return row.IDTakenError("waybill/postgres: " + op)
 	}
 	return nil
 }

@@ -136,10 +136,10 @@ func (w *Waiter) Read(request *core.ReadRequest, result *core.ReadResult) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	// The number of notices was looked up after the snapshot: it may not show the newest ones.
-	s := seen{last: result.Last, lastNotice: w.lastNotice}
+	s := seen{last: result.LastSeq, lastNotice: w.lastNotice}
 	w.lastNotice = result.LastNotice
-	if len(result.Running) > 0 || result.Upper > result.Next {
-		s.before = max(result.Next, result.Upper)
+	if len(result.RunningTxs) > 0 || result.UpperTx > result.NextTx {
+		s.before = max(result.NextTx, result.UpperTx)
 	}
 	worked := 0
 	for i := range request.Ranges {
@@ -148,7 +148,7 @@ func (w *Waiter) Read(request *core.ReadRequest, result *core.ReadResult) {
 		switch {
 		case result.Ranges[i].More:
 			delete(w.seen, rg.Route)
-		case rg.To >= result.Last:
+		case rg.To >= result.LastSeq:
 			w.seen[rg.Route] = s
 		}
 	}

@@ -53,7 +53,7 @@ var outboxColumns = []column{
 	{"body", "bytea"},
 }
 
-var inboxColumns = []column{{"consumer", "text"}, {"source", "text"}, {"id", "text"}, {"handled_at", "timestamp with time zone"}, {"print", "bytea"}}
+var inboxColumns = []column{{"consumer", "text"}, {"source", "text"}, {"id", "text"}, {"handled_at", "timestamp with time zone"}, {"content_hash", "bytea"}}
 
 // privilege is what a role needs on an object.
 type privilege struct{ object, kind, names string }
@@ -100,7 +100,7 @@ func (m *Migrations) CheckInbox(ctx context.Context, ask Asker) error {
 	table := m.names.SQL("{inbox}")
 	return m.check(ctx, ask, PartInbox, table, inboxColumns, []privilege{
 		{table, "table", "SELECT,INSERT"},
-		{table, "any_column", "UPDATE"}, // of print
+		{table, "any_column", "UPDATE"}, // of content_hash
 		{m.names.SQL("{limits}"), "table", "SELECT,INSERT,UPDATE"},
 		{m.names.SQL("{meta}"), "table", "SELECT"},
 	}, nil)

@@ -296,7 +296,7 @@ CREATE TABLE "waybill"."waybill_inbox" (
     source     text COLLATE "C" NOT NULL,
     id         text COLLATE "C" NOT NULL,
     handled_at timestamptz      NOT NULL DEFAULT clock_timestamp(),
-    print      bytea,
+    content_hash      bytea,
     PRIMARY KEY (id, source, consumer) -- what tells most comes first: a search compares less
 );
 CREATE INDEX "waybill_inbox_handled" ON "waybill"."waybill_inbox" (consumer, handled_at);
@@ -305,7 +305,7 @@ COMMENT ON COLUMN "waybill"."waybill_inbox".consumer IS 'name of the consumer wh
 COMMENT ON COLUMN "waybill"."waybill_inbox".source IS 'CloudEvents source of the message';
 COMMENT ON COLUMN "waybill"."waybill_inbox".id IS 'id of the message';
 COMMENT ON COLUMN "waybill"."waybill_inbox".handled_at IS 'when the handler''s transaction marked it';
-COMMENT ON COLUMN "waybill"."waybill_inbox".print IS 'hash of the message''s content, if it is known: another message with its id has another';
+COMMENT ON COLUMN "waybill"."waybill_inbox".content_hash IS 'hash of the message''s content, if it is known: another message with its id has another';
 COMMENT ON INDEX "waybill"."waybill_inbox_pkey" IS 'a second mark for one message waits for the first and is then a no-op';
 COMMENT ON INDEX "waybill"."waybill_inbox_handled" IS 'purging: the oldest marks of a consumer';
 INSERT INTO "waybill"."waybill_meta" (name, value) VALUES ('waybill_inbox.version', 3) ON CONFLICT (name) DO UPDATE SET value = excluded.value;

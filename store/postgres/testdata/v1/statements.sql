@@ -1,21 +1,21 @@
 -- statement inbox.mark
-INSERT INTO "waybill"."waybill_inbox" AS m (consumer, source, id, print) SELECT $1, $2, $3, $5::bytea
+INSERT INTO "waybill"."waybill_inbox" AS m (consumer, source, id, content_hash) SELECT $1, $2, $3, $5::bytea
 WHERE CASE WHEN set_config('waybill.lock_timeout', current_setting('lock_timeout'), true) IS NOT NULL
            THEN set_config('lock_timeout', $4, true) IS NOT NULL END
-ON CONFLICT (id, source, consumer) DO UPDATE SET print = m.print WHERE m.print <> excluded.print
-RETURNING set_config('lock_timeout', current_setting('waybill.lock_timeout'), true), m.print IS NOT DISTINCT FROM $5::bytea
+ON CONFLICT (id, source, consumer) DO UPDATE SET content_hash = m.content_hash WHERE m.content_hash <> excluded.content_hash
+RETURNING set_config('lock_timeout', current_setting('waybill.lock_timeout'), true), m.content_hash IS NOT DISTINCT FROM $5::bytea
 
 -- statement inbox.markAll
 WITH s AS MATERIALIZED (SELECT current_setting('lock_timeout') AS before, set_config('lock_timeout', $4, true) AS now
-), k AS MATERIALIZED (SELECT coalesce(k.consumer, ($1::text[])[1]) AS consumer, coalesce(k.source, ($2::text[])[1]) AS source, k.id, k.print, k.n
-    FROM unnest($1::text[], $2::text[], $3::text[], $4::bytea[]) WITH ORDINALITY AS k (consumer, source, id, print, n)
+), k AS MATERIALIZED (SELECT coalesce(k.consumer, ($1::text[])[1]) AS consumer, coalesce(k.source, ($2::text[])[1]) AS source, k.id, k.content_hash, k.n
+    FROM unnest($1::text[], $2::text[], $3::text[], $4::bytea[]) WITH ORDINALITY AS k (consumer, source, id, content_hash, n)
 ), i AS (
-    INSERT INTO "waybill"."waybill_inbox" AS m (consumer, source, id, print) SELECT k.consumer, k.source, k.id, k.print FROM s, k ORDER BY k.n
-    ON CONFLICT (id, source, consumer) DO UPDATE SET print = m.print WHERE m.print <> excluded.print
-    RETURNING consumer, source, id, print
+    INSERT INTO "waybill"."waybill_inbox" AS m (consumer, source, id, content_hash) SELECT k.consumer, k.source, k.id, k.content_hash FROM s, k ORDER BY k.n
+    ON CONFLICT (id, source, consumer) DO UPDATE SET content_hash = m.content_hash WHERE m.content_hash <> excluded.content_hash
+    RETURNING consumer, source, id, content_hash
 ), n AS MATERIALIZED (SELECT count(*) AS marked FROM i)
 SELECT n.marked, set_config('lock_timeout', CASE WHEN n.marked >= 0 THEN s.before END, true),
-       (SELECT json_agg(CASE WHEN i.print IS NOT DISTINCT FROM k.print THEN k.n ELSE -k.n END ORDER BY k.n)::text
+       (SELECT json_agg(CASE WHEN i.content_hash IS NOT DISTINCT FROM k.content_hash THEN k.n ELSE -k.n END ORDER BY k.n)::text
         FROM k JOIN i USING (consumer, source, id))
 FROM n, s
 
@@ -2112,23 +2112,23 @@ FROM u
 SELECT set_config('lock_timeout', least($1::int, 2000)::text, true), set_config('statement_timeout', $1::int::text, true)
 
 -- statement sqlinbox.mark
-INSERT INTO "waybill"."waybill_inbox" AS m (consumer, source, id, print) SELECT $1, $2, $3, $5::bytea
+INSERT INTO "waybill"."waybill_inbox" AS m (consumer, source, id, content_hash) SELECT $1, $2, $3, $5::bytea
 WHERE CASE WHEN set_config('waybill.lock_timeout', current_setting('lock_timeout'), true) IS NOT NULL
            THEN set_config('lock_timeout', $4, true) IS NOT NULL END
-ON CONFLICT (id, source, consumer) DO UPDATE SET print = m.print WHERE m.print <> excluded.print
-RETURNING set_config('lock_timeout', current_setting('waybill.lock_timeout'), true), m.print IS NOT DISTINCT FROM $5::bytea
+ON CONFLICT (id, source, consumer) DO UPDATE SET content_hash = m.content_hash WHERE m.content_hash <> excluded.content_hash
+RETURNING set_config('lock_timeout', current_setting('waybill.lock_timeout'), true), m.content_hash IS NOT DISTINCT FROM $5::bytea
 
 -- statement sqlinbox.markAll
 WITH s AS MATERIALIZED (SELECT current_setting('lock_timeout') AS before, set_config('lock_timeout', $2, true) AS now
-), k AS MATERIALIZED (SELECT v->>0 AS consumer, v->>1 AS source, v->>2 AS id, nullif(decode(v->>3, 'hex'), '') AS print, n
+), k AS MATERIALIZED (SELECT v->>0 AS consumer, v->>1 AS source, v->>2 AS id, nullif(decode(v->>3, 'hex'), '') AS content_hash, n
     FROM json_array_elements($1::json) WITH ORDINALITY AS k (v, n)
 ), i AS (
-    INSERT INTO "waybill"."waybill_inbox" AS m (consumer, source, id, print) SELECT k.consumer, k.source, k.id, k.print FROM s, k ORDER BY k.n
-    ON CONFLICT (id, source, consumer) DO UPDATE SET print = m.print WHERE m.print <> excluded.print
-    RETURNING consumer, source, id, print
+    INSERT INTO "waybill"."waybill_inbox" AS m (consumer, source, id, content_hash) SELECT k.consumer, k.source, k.id, k.content_hash FROM s, k ORDER BY k.n
+    ON CONFLICT (id, source, consumer) DO UPDATE SET content_hash = m.content_hash WHERE m.content_hash <> excluded.content_hash
+    RETURNING consumer, source, id, content_hash
 ), n AS MATERIALIZED (SELECT count(*) AS marked FROM i)
 SELECT n.marked, set_config('lock_timeout', CASE WHEN n.marked >= 0 THEN s.before END, true),
-       (SELECT json_agg(CASE WHEN i.print IS NOT DISTINCT FROM k.print THEN k.n ELSE -k.n END ORDER BY k.n)::text
+       (SELECT json_agg(CASE WHEN i.content_hash IS NOT DISTINCT FROM k.content_hash THEN k.n ELSE -k.n END ORDER BY k.n)::text
         FROM k JOIN i USING (consumer, source, id))
 FROM n, s
 

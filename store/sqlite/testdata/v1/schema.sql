@@ -145,7 +145,7 @@ CREATE TABLE waybill_inbox (
 	source     TEXT    NOT NULL,                      -- source and id: the message's identity
 	id         TEXT    NOT NULL,
 	handled_at INTEGER NOT NULL,                      -- microseconds since 1970
-	print      BLOB,                                  -- hash of the message's content, if it is known
+	content_hash      BLOB,                                  -- hash of the message's content, if it is known
 	PRIMARY KEY (consumer, source, id)
 ) STRICT, WITHOUT ROWID;
 

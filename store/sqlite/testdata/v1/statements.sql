@@ -32,7 +32,7 @@ DELETE FROM waybill_outbox_partitions WHERE route = ?1
 DELETE FROM waybill_outbox_routes WHERE route = ?1 RETURNING read_after, uncertain_up_to, term
 
 -- statement
-INSERT INTO waybill_inbox (consumer, source, id, handled_at, print) SELECT ?1, ?2, ?3, ?4, ?5 WHERE NOT EXISTS (SELECT name FROM pragma_database_list WHERE name NOT IN ('main', 'temp')) ON CONFLICT DO NOTHING
+INSERT INTO waybill_inbox (consumer, source, id, handled_at, content_hash) SELECT ?1, ?2, ?3, ?4, ?5 WHERE NOT EXISTS (SELECT name FROM pragma_database_list WHERE name NOT IN ('main', 'temp')) ON CONFLICT DO NOTHING
 
 -- statement
 INSERT INTO waybill_outbox (route, id, topic, key, slot, due_at, ready_since, hlc, attrs, body,

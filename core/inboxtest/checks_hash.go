@@ -9,31 +9,31 @@ import (
 )
 
 // Two messages can have one id: by a mistake, or since who may publish one topic wants to suppress a message of
-// another. A mark tells them apart by the print that it keeps.
+// another. A mark tells them apart by the hash that it keeps.
 
 const isConflict = core.InboxConflict
 
-// printed returns key with the print that begins with b; 0 stands for none.
-func printed(key core.InboxKey, b byte) core.InboxKey {
+// hashed returns key with the hash that begins with b; 0 stands for none.
+func hashed(key core.InboxKey, b byte) core.InboxKey {
 	if b != 0 {
-		key.Print = string([]byte{b, 0, 0xff, '\'', '\\', 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, b}) // no text
+		key.ContentHash = string([]byte{b, 0, 0xff, '\'', '\\', 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, b}) // binary
 	}
 	return key
 }
 
 // A message with the id of another one that was handled is a conflict, not a duplicate, and its handler does not run.
-// Without a print on either side the two cannot be compared: the message is a duplicate. IN-01.
+// Without a hash on either side the two cannot be compared: the message is a duplicate. IN-01.
 func otherContentIsAConflict[Tx any](k *kit[Tx]) {
 	key := k.key("1")
-	k.do("a new message", printed(key, 1), isNew, k.effect("e"))
-	k.do("the same message", printed(key, 1), isDup, k.never)
-	k.do("another message with its id", printed(key, 2), isConflict, k.never)
-	k.do("the same message after that", printed(key, 1), isDup, k.never)
+	k.do("a new message", hashed(key, 1), isNew, k.effect("e"))
+	k.do("the same message", hashed(key, 1), isDup, k.never)
+	k.do("another message with its id", hashed(key, 2), isConflict, k.never)
+	k.do("the same message after that", hashed(key, 1), isDup, k.never)
 	k.do("a message of unknown content", key, isDup, k.never)
 	key = k.key("2")
 	k.do("a new message of unknown content", key, isNew, k.effect("e"))
-	k.do("a message with its id", printed(key, 1), isDup, k.never)
-	k.do("another one", printed(key, 2), isDup, k.never)
+	k.do("a message with its id", hashed(key, 1), isDup, k.never)
+	k.do("another one", hashed(key, 2), isDup, k.never)
 	k.effects("after all", "e", 2)
 }
 
@@ -45,13 +45,13 @@ func concurrentContentIsAConflict[Tx any](k *kit[Tx]) {
 		want core.InboxStatus
 	}{"1": {nil, isConflict}, "2": {errHandler, isNew}} {
 		running, begin, finish := started()
-		first := k.start(k.ctx, printed(k.key(id), 1), func(context.Context, Tx) error {
+		first := k.start(k.ctx, hashed(k.key(id), 1), func(context.Context, Tx) error {
 			begin()
 			<-finish
 			return c.err
 		})
 		k.arrive(running, first)
-		other := printed(k.key(id), 2)
+		other := hashed(k.key(id), 2)
 		second := k.start(k.ctx, other, k.effect("e-"+id))
 		k.sleep(grace)
 		close(finish)
@@ -66,31 +66,31 @@ func concurrentContentIsAConflict[Tx any](k *kit[Tx]) {
 
 // A batch tells conflicts with earlier messages, and within itself. IN-08.
 func batchTellsConflicts[Tx any](k *kit[Tx]) {
-	k.do("a message", printed(k.key("b"), 1), isNew, k.effect("e-b"))
-	k.do("another message", printed(k.key("c"), 1), isNew, k.effect("e-c"))
+	k.do("a message", hashed(k.key("b"), 1), isNew, k.effect("e-b"))
+	k.do("another message", hashed(k.key("c"), 1), isNew, k.effect("e-c"))
 	keys := k.keys("a", "b", "c", "a", "d", "a")
 	for i, b := range []byte{1, 2, 1, 2, 0, 1} {
-		keys[i] = printed(keys[i], b)
+		keys[i] = hashed(keys[i], b)
 	}
 	k.batch("a batch with conflicts", keys, isNew, isConflict, isDup, isConflict, isNew, isDup)
-	k.batch("only conflicts", []core.InboxKey{printed(k.key("a"), 3), printed(k.key("b"), 3)}, isConflict, isConflict)
+	k.batch("only conflicts", []core.InboxKey{hashed(k.key("a"), 3), hashed(k.key("b"), 3)}, isConflict, isConflict)
 	for _, id := range []string{"a", "b", "c", "d"} {
 		k.effects("after a batch with conflicts", "e-"+id, 1)
 	}
 }
 
-// A mark in the caller's own transaction tells conflicts, also with one of the same transaction, and keeps its print.
+// A mark in the caller's own transaction tells conflicts, also with one of the same transaction, and keeps its hash.
 // IN-09.
 func markTellsConflicts[Tx any](k *kit[Tx]) {
-	k.mine("a new mark", printed(k.key("1"), 1), isNew, true)
-	k.mine("the same mark", printed(k.key("1"), 1), isDup, true)
-	k.mine("another one with its id", printed(k.key("1"), 2), isConflict, true)
-	k.do("a message with its id", printed(k.key("1"), 2), isConflict, k.never)
+	k.mine("a new mark", hashed(k.key("1"), 1), isNew, true)
+	k.mine("the same mark", hashed(k.key("1"), 1), isDup, true)
+	k.mine("another one with its id", hashed(k.key("1"), 2), isConflict, true)
+	k.do("a message with its id", hashed(k.key("1"), 2), isConflict, k.never)
 	m, t := k.marker()
 	tx, end, err := t.Begin(k.ctx)
 	k.failIf(err != nil, "begin: %w", err)
-	first, err1 := m.Mark(k.ctx, tx, printed(k.key("2"), 1))
-	second, err2 := m.Mark(k.ctx, tx, printed(k.key("2"), 2))
+	first, err1 := m.Mark(k.ctx, tx, hashed(k.key("2"), 1))
+	second, err2 := m.Mark(k.ctx, tx, hashed(k.key("2"), 2))
 	err = errors.Join(err1, err2, end(k.ctx, true))
 	k.failIf(err != nil || first != isNew || second != isConflict,
 		"two marks of one id in one transaction: got %s, then %s, and error %v", first, second, err)
@@ -99,14 +99,14 @@ func markTellsConflicts[Tx any](k *kit[Tx]) {
 // A key that is done for one content is a conflict for another. IN-07.
 func doneForAnotherContent(k *markKit) {
 	key := k.key
-	k.key = printed(key, 1)
+	k.key = hashed(key, 1)
 	k.begin("first", "a", time.Hour, claimed)
-	k.key = printed(key, 2)
+	k.key = hashed(key, 2)
 	k.begin("another message while it runs", "b", time.Hour, busy)
-	k.key = printed(key, 1)
+	k.key = hashed(key, 1)
 	k.must("finish", k.store.FinishMark(k.ctx, k.key, time.Hour))
 	k.begin("the same message", "c", time.Hour, done)
-	k.key = printed(key, 2)
+	k.key = hashed(key, 2)
 	k.begin("another message with its id", "d", time.Hour, conflict)
 	k.key = key
 	k.begin("a message of unknown content", "e", time.Hour, done)
