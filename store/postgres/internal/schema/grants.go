@@ -78,7 +78,7 @@ func (m *Migrations) Grants(r Roles) string {
 	}
 	if slices.Contains(m.parts, PartInbox) {
 		grant(r.Consumer, "SELECT, INSERT, DELETE ON {inbox}") // it purges what its retention is over for
-		grant(r.Consumer, "UPDATE (content_hash) ON {inbox}")         // to itself, for a conflict to come back
+		grant(r.Consumer, "UPDATE (content_hash) ON {inbox}")  // to itself, for a conflict to come back
 		grant(r.Consumer, "SELECT, INSERT, UPDATE ON {limits}")
 		grant(r.Operator, "SELECT, DELETE ON {inbox}")
 		grant(r.Operator, "SELECT, DELETE ON {limits}")
