@@ -507,7 +507,7 @@ func TestMisconfiguration(t *testing.T) {
 			return core.ReadResult{}, bad
 		}}
 		if err := newRelay(t, s, newBus(), relay.Options{}).Run(t.Context()); !errors.Is(err, waybill.ErrMisconfigured) {
-			t.Errorf("claim: %v", err)
+			t.Errorf("read: %v", err)
 		}
 	})
 	synctest.Test(t, func(t *testing.T) {

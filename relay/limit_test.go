@@ -116,7 +116,7 @@ func TestRate(t *testing.T) {
 				for _, o := range s.settls {
 					for i := range o {
 						if o[i].Event() == core.EventReleased {
-							t.Fatalf("%s was claimed and not sent", o[i].Ref().ID)
+							t.Fatalf("%s was read and not sent", o[i].Ref().ID)
 						}
 					}
 				}

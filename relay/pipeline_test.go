@@ -14,7 +14,7 @@ import (
 	"github.com/waybill-go/waybill/relay"
 )
 
-// RL-11: a claim, two publishes and a settle are in progress at once, and the whole drains at the pace of its slowest
+// RL-11: a read, two publishes and a settle are in progress at once, and the whole drains at the pace of its slowest
 // stage.
 func TestStagesOverlap(t *testing.T) {
 	t.Parallel()
@@ -53,10 +53,10 @@ func TestStagesOverlap(t *testing.T) {
 			t.Error(err)
 		}
 		if all == [3]int{} {
-			t.Error("claim, two publishes and settle were never in progress at once")
+			t.Error("read, two publishes and settle were never in progress at once")
 		}
 		if raw := 400 * time.Millisecond; took > raw*10/8 {
-			t.Errorf("took %s; forty claims alone take %s", took, raw)
+			t.Errorf("took %s; forty reads alone take %s", took, raw)
 		}
 		t.Logf("%v in progress at once; %s", all, took)
 	})

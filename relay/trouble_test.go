@@ -88,7 +88,7 @@ func TestCustomBackoffMayPause(t *testing.T) {
 	})
 }
 
-// RL-13 ST-19: a limited route claims few records at a time; its lanes get their parts all the same.
+// RL-13 ST-19: a limited route reads few records at a time; its lanes get their parts all the same.
 func TestLanesOfALimitedRoute(t *testing.T) {
 	t.Parallel()
 	for _, rate := range []float64{0.5, 3, 10, 20} {
@@ -138,9 +138,9 @@ func TestNilPointersAsErrors(t *testing.T) {
 			return nil
 		}}
 		s := &faulty{OutboxStore: mem}
-		claims := 0
+		reads := 0
 		s.read = func(_ core.ReadRequest, next func() (core.ReadResult, error)) (core.ReadResult, error) {
-			if claims++; claims == 2 {
+			if reads++; reads == 2 {
 				var err *nilError
 				return core.ReadResult{}, err
 			}

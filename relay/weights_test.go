@@ -299,7 +299,7 @@ func TestNoCreditForRest(t *testing.T) {
 	})
 }
 
-// RL-13: the confirms of a route of little weight are stored at once if its next claim waits for them.
+// RL-13: the confirms of a route of little weight are stored at once if its next read waits for them.
 func TestSmallShareIsNotHeldUp(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

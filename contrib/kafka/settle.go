@@ -208,7 +208,7 @@ func (r *receiver) Settle(ctx context.Context, acks []core.Ack) core.Results {
 	res := make(core.Results, len(acks))
 	var jobs []job
 	for i := range acks {
-		h, err := r.claim(&acks[i])
+		h, err := r.deliveryOf(&acks[i])
 		if err != nil {
 			res[i] = err
 			continue
@@ -245,8 +245,8 @@ func (r *receiver) Settle(ctx context.Context, acks []core.Ack) core.Results {
 	return res
 }
 
-// claim returns the delivery of a, if it can be settled.
-func (r *receiver) claim(a *core.Ack) (*handle, error) {
+// deliveryOf returns the delivery of a, if it can be settled.
+func (r *receiver) deliveryOf(a *core.Ack) (*handle, error) {
 	const op = "settle"
 	if a.Delivery == nil {
 		return nil, waybill.Invalid("waybill/kafka: settle", "Delivery: is nil")

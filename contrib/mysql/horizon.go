@@ -8,9 +8,9 @@ import (
 
 // A transaction draws its numbers before it commits, so a page can miss a number that it has passed. Each transaction
 // that stages locks one of 256 rows for share before its first number: the row of the moment. The choice of the row
-// decides only about speed. A probe looks for rows without a lock: all transactions that had locked them have ended.
+// decides only about speed. A scan looks for rows without a lock: all transactions that had locked them have ended.
 //
-// The probes are numbered. The id of a transaction is the number of the last probe that found its row free before the
+// The scans are numbered. The id of a transaction is the number of the last scan that found its row free before the
 // transaction locked it. So while a row is not free, its lock can belong to the id that free says.
 const (
 	numMarks   = 256
@@ -21,14 +21,14 @@ const (
 
 // horizon is what this process knows of transactions that stage.
 type horizon struct {
-	gate  chan struct{} // holds one token while somebody uses the rest
-	at    time.Time     // of the last probe
-	probe int64
-	free  [numMarks]int64
+	gate chan struct{} // holds one token while somebody uses the rest
+	at   time.Time     // of the last scan
+	scan int64
+	free [numMarks]int64
 }
 
 func newHorizon() horizon {
-	h := horizon{gate: make(chan struct{}, 1), probe: 1}
+	h := horizon{gate: make(chan struct{}, 1), scan: 1}
 	for i := range h.free {
 		h.free[i] = 1
 	}
@@ -44,7 +44,7 @@ func (w *work) draw(ctx context.Context) error {
 	return err
 }
 
-// sight returns NextTx and RunningTxs of a page whose snapshot is taken after the call. A probe leaves out the rows of
+// sight returns NextTx and RunningTxs of a page whose snapshot is taken after the call. A scan leaves out the rows of
 // the moment, so that no stager waits for it.
 func (s *Store) sight(ctx context.Context) (next int64, running []int64, err error) {
 	h := &s.horizon
@@ -55,23 +55,23 @@ func (s *Store) sight(ctx context.Context) (next int64, running []int64, err err
 	}
 	defer func() { <-h.gate }()
 	if now := time.Now(); now.Sub(h.at) >= probeEvery {
-		h.probe++
+		h.scan++
 		free, err := collect(ctx, s.own, value[int], `SELECT g FROM waybill_outbox_marks WHERE g NOT IN (`+
 			markSQL+` % 256, (`+markSQL+` + 1) % 256) FOR UPDATE SKIP LOCKED`)
 		if err != nil {
 			return 0, nil, err
 		}
 		for _, g := range free {
-			h.free[g%numMarks] = h.probe
+			h.free[g%numMarks] = h.scan
 		}
 		h.at = now
 	}
 	for _, id := range h.free {
-		if id < h.probe && !slices.Contains(running, id) {
+		if id < h.scan && !slices.Contains(running, id) {
 			running = append(running, id)
 		}
 	}
-	return h.probe, running, nil
+	return h.scan, running, nil
 }
 
 // upper returns UpperTx of a page whose LastSeq was read before the call.
@@ -80,7 +80,7 @@ func (s *Store) upper(ctx context.Context) (int64, error) {
 	select {
 	case h.gate <- struct{}{}:
 		defer func() { <-h.gate }()
-		return h.probe + 1, nil
+		return h.scan + 1, nil
 	case <-ctx.Done():
 		return 0, ctx.Err()
 	}

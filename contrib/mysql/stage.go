@@ -107,7 +107,7 @@ func (w *work) stage(ctx context.Context, rows []core.StagedRow, staged []waybil
 			keyed = append(keyed, i)
 		}
 	}
-	if err := w.claim(ctx, first, rows, staged, keyed); err != nil {
+	if err := w.writeDedupeKeys(ctx, first, rows, staged, keyed); err != nil {
 		return err
 	}
 	return w.setAside(ctx, first, rows, staged)
@@ -135,8 +135,8 @@ func (w *work) untaken(ctx context.Context, r *core.StagedRow) error {
 	return nil
 }
 
-// claim writes the dedupe keys of rows that are there, and takes those back whose key another message has.
-func (w *work) claim(ctx context.Context, first int64, rows []core.StagedRow, staged []waybill.Staged, keyed []int) error {
+// writeDedupeKeys writes the dedupe keys of rows that are there, and takes those back whose key another message has.
+func (w *work) writeDedupeKeys(ctx context.Context, first int64, rows []core.StagedRow, staged []waybill.Staged, keyed []int) error {
 	if len(keyed) == 0 {
 		return nil
 	}
@@ -152,7 +152,7 @@ func (w *work) claim(ctx context.Context, first int64, rows []core.StagedRow, st
 		return w.excluded(ctx, first+int64(keyed[0]), &rows[keyed[0]], &staged[keyed[0]])
 	}
 	for i := range keyed {
-		if err := w.claim(ctx, first, rows, staged, keyed[i:i+1]); err != nil {
+		if err := w.writeDedupeKeys(ctx, first, rows, staged, keyed[i:i+1]); err != nil {
 			return err
 		}
 	}

@@ -138,7 +138,7 @@ func (r *receiver) Settle(ctx context.Context, acks []core.Ack) core.Results {
 	jobs := make([]job, 0, len(acks))
 	slots := make([]int, 0, len(acks))
 	for i := range acks {
-		h, err := r.claim(&acks[i])
+		h, err := r.deliveryOf(&acks[i])
 		if err != nil {
 			res[i] = err
 			continue
@@ -153,8 +153,8 @@ func (r *receiver) Settle(ctx context.Context, acks []core.Ack) core.Results {
 	return res
 }
 
-// claim returns the delivery of a, if it can be settled.
-func (r *receiver) claim(a *core.Ack) (*handle, error) {
+// deliveryOf returns the delivery of a, if it can be settled.
+func (r *receiver) deliveryOf(a *core.Ack) (*handle, error) {
 	const op = "settle"
 	if a.Delivery == nil {
 		return nil, waybill.Invalid("waybill/nats: settle", "Delivery: is nil")

@@ -307,16 +307,16 @@ func (w *world) check(t *rapid.T) {
 			return kind == i && r.state == core.StateAbandoned && w.retention.Abandoned > 0
 		})
 	}
-	claims := map[liveKey]int{}
+	owners := map[liveKey]int{}
 	for _, r := range rows {
 		if r.live() && r.dedupe != "" {
-			if claims[r.liveKey()]++; w.holders[r.liveKey()] != r {
+			if owners[r.liveKey()]++; w.holders[r.liveKey()] != r {
 				t.Fatalf("%s does not have its dedupe key", r.env.ID)
 			}
 		}
 	}
-	if len(claims) != len(w.holders) {
-		t.Fatalf("dedupe keys: %v, want %v", w.holders, claims)
+	if len(owners) != len(w.holders) {
+		t.Fatalf("dedupe keys: %v, want %v", w.holders, owners)
 	}
 	held := 0
 	for _, r := range rows {

@@ -160,10 +160,10 @@ func (s *Store) Check(ctx context.Context) error {
 
 // tryTransactions rolls a transaction back and looks whether it left something.
 func (s *Store) tryTransactions(ctx context.Context) error {
-	probe := bson.M{"_id": bson.NewObjectID()}
-	defer func() { _, _ = s.tickets.DeleteOne(context.WithoutCancel(ctx), probe) }()
+	doc := bson.M{"_id": bson.NewObjectID()}
+	defer func() { _, _ = s.tickets.DeleteOne(context.WithoutCancel(ctx), doc) }()
 	err := s.once(ctx, func(ctx context.Context) error {
-		if _, err := s.tickets.InsertOne(ctx, probe); err != nil {
+		if _, err := s.tickets.InsertOne(ctx, doc); err != nil {
 			return err
 		}
 		return errProbe
@@ -171,7 +171,7 @@ func (s *Store) tryTransactions(ctx context.Context) error {
 	if !errors.Is(err, errProbe) {
 		return err
 	}
-	err = s.tickets.FindOne(ctx, probe).Err()
+	err = s.tickets.FindOne(ctx, doc).Err()
 	switch {
 	case err == nil:
 		return misconfigured("check", fmt.Errorf("a transaction that was rolled back left a document in %s: %s", s.tickets.Name(), noTransactions))

@@ -39,7 +39,7 @@ func TestAutoMigrateWithoutFreeConnections(t *testing.T) {
 		})
 	}
 	all.Wait()
-	if c := claim(t, o, want(10)); len(c.Records) != conns {
-		t.Errorf("%d messages claimed", len(c.Records))
+	if c := holdNext(t, o, want(10)); len(c.Records) != conns {
+		t.Errorf("%d messages held", len(c.Records))
 	}
 }

@@ -192,13 +192,13 @@ func TestReplaceHeld(t *testing.T) {
 	t.Parallel()
 	o, pool := newOutbox(t, postgres.Options{})
 	stage(t, pool, o, message(waybill.ID("old"), waybill.DedupeKey("d")))
-	c := claim(t, o, want(1))
+	c := holdNext(t, o, want(1))
 	s := stage(t, pool, o, message(waybill.ID("new"), waybill.Replace("d")))
 	if s[0].Replaced != waybill.CancelInFlight || s[0].Duplicate {
 		t.Fatalf("%+v", s)
 	}
 	settle(t, o, core.Retry(&c.Records[0], errNo, 0))
-	if c := claim(t, o, want(10)); len(c.Records) != 2 {
+	if c := holdNext(t, o, want(10)); len(c.Records) != 2 {
 		t.Errorf("%d live", len(c.Records))
 	}
 	if s := stage(t, pool, o, message(waybill.DedupeKey("d"))); !s[0].Duplicate || s[0].ID != "new" {
@@ -260,7 +260,7 @@ func TestInspectFindsAll(t *testing.T) {
 	o, pool := newOutbox(t, postgres.Options{})
 	staged := stage(t, pool, o, message(), message(waybill.Delay(time.Hour)), message(waybill.DedupeKey("d")), message(), message())
 	own := stage(t, pool, o, message(waybill.ID("mine")))
-	c := claim(t, o, want(4))
+	c := holdNext(t, o, want(4))
 	settle(t, o, core.Retry(&c.Records[2], errNo, time.Hour), core.Abandon(&c.Records[3], waybill.ReasonRejected, errNo), core.Release(&c.Records[0], 0, false))
 	states := []core.State{core.StatePending, core.StatePending, core.StateProcessing, core.StateFailed, core.StateAbandoned, core.StatePending}
 	ids := make([]string, 0, len(states))

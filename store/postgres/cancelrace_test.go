@@ -36,7 +36,7 @@ func cancel(tb testing.TB, pool *pgxpool.Pool, o *postgres.Outbox, keys ...waybi
 	return got
 }
 
-// ST-09: claims and cancels of the same messages at the same time: each message has exactly one of them, also with
+// ST-09: holds and cancels of the same messages at the same time: each message has exactly one of them, also with
 // keys, in batches, and with transactions that roll back.
 func TestCancelAndClaimRace(t *testing.T) {
 	t.Parallel()
@@ -51,15 +51,15 @@ func TestCancelAndClaimRace(t *testing.T) {
 	}
 	stage(t, pool, o, msgs...)
 	var mu sync.Mutex
-	claimed, cancelled := map[string]int{}, map[string]int{}
-	all := func() int { mu.Lock(); defer mu.Unlock(); return len(claimed) + len(cancelled) }
+	held, cancelled := map[string]int{}, map[string]int{}
+	all := func() int { mu.Lock(); defer mu.Unlock(); return len(held) + len(cancelled) }
 	ctx, moved := patience.Context(t.Context(), patience.Limit)
 	errs := make(chan error, 4)
 	self := session(t, o, waybill.DefaultRoute)
 	for range 1 {
 		go func() {
 			for all() < n && ctx.Err() == nil {
-				c, err := tryClaim(ctx, o, self, want(7))
+				c, err := tryHoldNext(ctx, o, self, want(7))
 				if err != nil {
 					errs <- err
 					return
@@ -67,12 +67,12 @@ func TestCancelAndClaimRace(t *testing.T) {
 				var out []core.Outcome
 				mu.Lock()
 				for i := range c.Records {
-					claimed[c.Records[i].Envelope.ID]++
+					held[c.Records[i].Envelope.ID]++
 					out = append(out, core.Published(&c.Records[i]))
 				}
 				mu.Unlock()
 				moved()
-				// A canceller that saw a record before it was claimed may lock it until its
+				// A canceller that saw a record before it was held may lock it until its
 				// transaction ends. A settled record is gone, which is no error.
 				err = o.Settle(ctx, self, out).FirstErr()
 				for errors.Is(err, core.ErrLocked) && ctx.Err() == nil {
@@ -119,18 +119,18 @@ func TestCancelAndClaimRace(t *testing.T) {
 	}
 	for range 4 {
 		if err := <-errs; err != nil {
-			t.Fatalf("%v, with %d of %d messages claimed or cancelled", err, all(), n)
+			t.Fatalf("%v, with %d of %d messages held or cancelled", err, all(), n)
 		}
 	}
 	for i := range n {
-		if c, w := claimed[strconv.Itoa(i)], cancelled[strconv.Itoa(i)]; c+w != 1 {
-			t.Errorf("message %d was claimed %d times and cancelled %d times", i, c, w)
+		if c, w := held[strconv.Itoa(i)], cancelled[strconv.Itoa(i)]; c+w != 1 {
+			t.Errorf("message %d was held %d times and cancelled %d times", i, c, w)
 		}
 	}
 	if left := queryInt(t, pool, "SELECT count(*) FROM waybill.waybill_outbox"); left != 0 {
 		t.Errorf("%d rows are left", left)
 	}
-	t.Logf("%d claimed, %d cancelled", len(claimed), len(cancelled))
+	t.Logf("%d held, %d cancelled", len(held), len(cancelled))
 }
 
 // ST-09: cancelling what a relay holds waits for nothing, and the relay's settle does not wait for the canceller.
@@ -138,7 +138,7 @@ func TestCancelInFlightHoldsNobodyUp(t *testing.T) {
 	t.Parallel()
 	o, pool := newOutbox(t, postgres.Options{})
 	id := stage(t, pool, o, message())[0].ID
-	c := claim(t, o, want(1))
+	c := holdNext(t, o, want(1))
 	tx, err := pool.Begin(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -191,11 +191,11 @@ func TestReplaceMeetsRunningTransaction(t *testing.T) {
 		}
 	}
 	var got []string
-	for _, r := range claim(t, o, want(10)).Records {
+	for _, r := range holdNext(t, o, want(10)).Records {
 		got = append(got, r.Envelope.ID)
 	}
 	if want := []string{"before", "new", "after", "other"}; !slices.Equal(got, want) {
-		t.Errorf("claimed %v, want %v", got, want)
+		t.Errorf("held %v, want %v", got, want)
 	}
 }
 
@@ -292,9 +292,9 @@ func TestCancelledAreKeptOnRequest(t *testing.T) {
 	if n := queryInt(t, pool, `SELECT count(*) FROM waybill.waybill_outbox WHERE blocks`); n != 0 {
 		t.Errorf("%d rows block their key", n)
 	}
-	c := claim(t, o, want(10))
+	c := holdNext(t, o, want(10))
 	if len(c.Records) != 2 || c.Records[0].Envelope.ID != "c" || c.Records[1].Envelope.ID != "d" {
-		t.Errorf("claimed %d records", len(c.Records))
+		t.Errorf("held %d records", len(c.Records))
 	}
 	if s := stage(t, pool, o, message(waybill.ID("b"))); !s[0].Duplicate {
 		t.Error("the id of a cancelled message that is kept is no duplicate")
@@ -348,7 +348,7 @@ func TestDefaultTTL(t *testing.T) {
 	stage(t, pool, o, message(), message(waybill.TTL(24*time.Hour)), message(waybill.TTL(-1)))
 	to := time.Now().Add(time.Microsecond)
 	for i, in := range []time.Duration{time.Hour, 24 * time.Hour, 0} {
-		e := &claim(t, o, want(1)).Records[0].Envelope
+		e := &holdNext(t, o, want(1)).Records[0].Envelope
 		if in == 0 && !e.Expires.IsZero() || in > 0 && (e.Expires.Before(from.Add(in)) || e.Expires.After(to.Add(in))) {
 			t.Errorf("message %d expires at %s, want %s from between %s and %s", i, e.Expires, in, from, to)
 		}

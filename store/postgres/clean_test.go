@@ -21,7 +21,7 @@ func TestCleanExpires(t *testing.T) {
 	ttl := waybill.TTL(50 * time.Millisecond)
 	stage(t, pool, o, message(waybill.ID("scheduled"), waybill.Delay(time.Hour), ttl), message(waybill.ID("retry"), waybill.Key("a"), ttl), message(waybill.ID("held"), waybill.Key("b"), ttl),
 		message(waybill.ID("due"), ttl), message(waybill.ID("lives"), waybill.Delay(time.Hour)))
-	c := claim(t, o, want(10))
+	c := holdNext(t, o, want(10))
 	settle(t, o, core.Retry(&c.Records[0], errNo, time.Hour), core.Release(&c.Records[2], 0, false))
 	patience.Until(t, "they expire", func() bool {
 		return queryInt(t, pool, "SELECT count(*) FROM waybill.waybill_outbox WHERE expires_at > clock_timestamp()") == 0
@@ -134,7 +134,7 @@ func TestCancelWithAnOldSnapshot(t *testing.T) {
 	if _, err := tx.Exec(t.Context(), "SELECT 1"); err != nil {
 		t.Fatal(err)
 	}
-	claim(t, o, want(1))
+	holdNext(t, o, want(1))
 	if got, err := o.Cancel(t.Context(), tx, waybill.CancelKey{ID: "a"}); waybill.ClassOf(err) != waybill.ClassOutage {
 		t.Errorf("%v, %v", got, err)
 	}

@@ -43,7 +43,7 @@ func TestClockContinuesAfterRestart(t *testing.T) {
 	stage(t, pool, first, message())
 	last = first.Clock().Last()
 	restart()
-	c := claim(t, first, want(1))
+	c := holdNext(t, first, want(1))
 	last = c.Records[0].Envelope.HLC
 	settle(t, first, core.Published(&c.Records[0]))
 	if mark, err := first.HighWater(t.Context()); err != nil || mark < last {
@@ -60,8 +60,8 @@ func TestAutoMigrate(t *testing.T) {
 		t.Fatal(err)
 	}
 	stage(t, pool, o, message())
-	if c := claim(t, o, want(1)); len(c.Records) != 1 {
-		t.Fatal("nothing claimed")
+	if c := holdNext(t, o, want(1)); len(c.Records) != 1 {
+		t.Fatal("nothing held")
 	}
 }
 
@@ -97,7 +97,7 @@ func TestStampTooFarAheadStopsNoStaging(t *testing.T) { // SE-06
 				}
 			}
 			restart("staged")
-			c := claim(t, first, want(10))
+			c := holdNext(t, first, want(10))
 			var done []core.Outcome
 			for i := range c.Records {
 				done = append(done, core.Published(&c.Records[i]))
@@ -140,7 +140,7 @@ func TestMarkTooFarAheadHeals(t *testing.T) {
 	o, pool := newOutbox(t, postgres.Options{Logger: slog.New(slog.DiscardHandler)})
 	exec(t, pool, `UPDATE waybill.waybill_meta SET value = $1 WHERE name = 'waybill_outbox.hlc'`, int64(hlc.MaxTimestamp))
 	stage(t, pool, o, message())
-	c := claim(t, o, want(1))
+	c := holdNext(t, o, want(1))
 	settle(t, o, core.Published(&c.Records[0]))
 	mark := hlc.Timestamp(queryInt(t, pool, `SELECT value FROM waybill.waybill_meta WHERE name = 'waybill_outbox.hlc'`))
 	if mark != c.Records[0].Envelope.HLC {

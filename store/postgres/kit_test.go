@@ -185,7 +185,7 @@ func queryInt(tb testing.TB, pool *pgxpool.Pool, sql string, args ...any) int64 
 	return query[int64](tb, pool, sql, args...)
 }
 
-// request is what a claim asks for.
+// request is what a holdNext asks for.
 type request struct {
 	n      int
 	routes []string
@@ -194,10 +194,10 @@ type request struct {
 // want asks for n records of the default route.
 func want(n int) request { return request{n, []string{waybill.DefaultRoute}} }
 
-// claimed is the answer to a claim.
-type claimed struct{ Records []core.Record }
+// held is the answer to a holdNext.
+type held struct{ Records []core.Record }
 
-// sessions are those of claim, by outbox.
+// sessions are those of holdNext, by outbox.
 var sessions sync.Map
 
 // session returns the session of o that owns all of routes.
@@ -239,17 +239,17 @@ func session(tb testing.TB, o *postgres.Outbox, routes ...string) core.Session {
 	return self
 }
 
-// claim hands out up to n records that are due, retries first, as one member that owns everything: it holds them.
-func claim(tb testing.TB, o *postgres.Outbox, q request) claimed {
+// holdNext hands out up to n records that are due, retries first, as one member that owns everything: it holds them.
+func holdNext(tb testing.TB, o *postgres.Outbox, q request) held {
 	tb.Helper()
-	c, err := tryClaim(tb.Context(), o, session(tb, o, q.routes...), q)
+	c, err := tryHoldNext(tb.Context(), o, session(tb, o, q.routes...), q)
 	if err != nil {
 		tb.Fatal(err)
 	}
 	return c
 }
 
-func tryClaim(ctx context.Context, o *postgres.Outbox, self core.Session, q request) (c claimed, err error) {
+func tryHoldNext(ctx context.Context, o *postgres.Outbox, self core.Session, q request) (c held, err error) {
 	request := core.ReadRequest{BlockedLimit: 1000}
 	for _, r := range q.routes {
 		request.Slots = append(request.Slots, all(r))

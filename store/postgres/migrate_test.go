@@ -179,12 +179,12 @@ func TestGrants(t *testing.T) {
 	if err := relay.Check(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	c := claim(t, relay, want(10))
+	c := holdNext(t, relay, want(10))
 	if len(c.Records) != 1 {
-		t.Fatalf("claimed %d records", len(c.Records))
+		t.Fatalf("held %d records", len(c.Records))
 	}
 	settle(t, relay, core.Published(&c.Records[0]))
-	claim(t, relay, want(10))
+	holdNext(t, relay, want(10))
 	if _, err := relay.Wait(t.Context(), []string{waybill.DefaultRoute}, 10*time.Millisecond); err != nil {
 		t.Fatal(err)
 	}
@@ -370,7 +370,7 @@ func TestNames(t *testing.T) {
 	for i, o := range outboxes {
 		var got []string
 		patience.Until(t, "both records", func() bool {
-			c := claim(t, o, want(10))
+			c := holdNext(t, o, want(10))
 			for j := range c.Records {
 				got = append(got, c.Records[j].Envelope.ID)
 				settle(t, o, core.Published(&c.Records[j]))

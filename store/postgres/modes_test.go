@@ -53,7 +53,7 @@ func everyCall(t *testing.T, pool *pgxpool.Pool) {
 	if s := stage(t, pool, o, message(waybill.Replace("d")), message(waybill.DedupeKey("d"))); s[0].Replaced != waybill.CancelDone || !s[1].Duplicate {
 		t.Errorf("replaced: %+v", s)
 	}
-	c := claim(t, o, want(10))
+	c := holdNext(t, o, want(10))
 	if len(c.Records) != 4 {
 		t.Fatalf("%d records", len(c.Records))
 	}

@@ -37,24 +37,24 @@ func (c *crowd) fail(format string, a ...any) {
 	c.stop()
 }
 
-// relay claims without regard to keys, and settles at random.
+// relay holds without regard to keys, and settles at random.
 func (c *crowd) relay(ctx context.Context, o *postgres.Outbox, self core.Session) {
 	for ctx.Err() == nil {
-		claim, err := tryClaim(ctx, o, self, want(8))
+		answer, err := tryHoldNext(ctx, o, self, want(8))
 		if err != nil {
 			if ctx.Err() == nil {
-				c.fail("claim: %v", err)
+				c.fail("hold: %v", err)
 			}
 			return
 		}
 		var out []core.Outcome
 		cut := map[string]bool{}
 		c.mu.Lock()
-		for i := range claim.Records {
-			r := &claim.Records[i]
+		for i := range answer.Records {
+			r := &answer.Records[i]
 			id, key := r.Envelope.ID, r.Envelope.Key
 			if c.holds[id] {
-				c.fail("message %s was claimed twice", id)
+				c.fail("message %s was held twice", id)
 			}
 			c.holds[id] = true
 			switch n := rand.IntN(10); {
@@ -76,9 +76,9 @@ func (c *crowd) relay(ctx context.Context, o *postgres.Outbox, self core.Session
 			case <-time.After(time.Duration(rand.IntN(5)) * time.Millisecond):
 			}
 		}
-		c.mu.Lock() // before others can claim them
-		for i := range claim.Records {
-			delete(c.holds, claim.Records[i].Envelope.ID)
+		c.mu.Lock() // before others can hold them
+		for i := range answer.Records {
+			delete(c.holds, answer.Records[i].Envelope.ID)
 		}
 		c.mu.Unlock()
 		for i, err := range o.Settle(context.WithoutCancel(ctx), self, out) {

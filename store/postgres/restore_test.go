@@ -123,7 +123,7 @@ func TestRestoredSessions(t *testing.T) {
 	// from a server whose clock was ahead
 	exec(t, pool, "UPDATE saved_meta SET value = value + 7200000000 WHERE name LIKE '%.cleaner'")
 	self := session(t, o, waybill.DefaultRoute)
-	c := claim(t, o, want(10))
+	c := holdNext(t, o, want(10))
 	exec(t, pool, restoreSQL)
 	for _, out := range []core.Outcome{core.Published(&c.Records[0]), core.Retry(&c.Records[1], errNo, 0)} {
 		if err := o.Settle(t.Context(), self, []core.Outcome{out})[0]; waybill.ClassOf(err) != waybill.ClassRejected {

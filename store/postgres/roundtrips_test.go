@@ -81,8 +81,8 @@ func TestUnitOfWorkRoundTrips(t *testing.T) {
 			if n := queryInt(t, pool, "SELECT count(*) FROM waybill.waybill_outbox"); n != 10 {
 				t.Errorf("%d messages, want 10", n)
 			}
-			if c := claim(t, o, want(100)); len(c.Records) != 8 || c.Records[0].Envelope.Headers["a"] != "b'\\c" {
-				t.Errorf("claimed %d: %+v", len(c.Records), c.Records)
+			if c := holdNext(t, o, want(100)); len(c.Records) != 8 || c.Records[0].Envelope.Headers["a"] != "b'\\c" {
+				t.Errorf("held %d: %+v", len(c.Records), c.Records)
 			}
 		})
 	}

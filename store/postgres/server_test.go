@@ -25,9 +25,9 @@ func TestKillAndRestart(t *testing.T) {
 	o := outboxOn(t, pool, postgres.Options{})
 	self := session(t, o, waybill.DefaultRoute)
 	stage(t, pool, o, message(waybill.ID("1"), waybill.Key("k")), message(waybill.ID("2"), waybill.Key("k")))
-	c := claim(t, o, want(1))
+	c := holdNext(t, o, want(1))
 	settle(t, o, core.Retry(&c.Records[0], errNo, 0))
-	c = claim(t, o, want(1))
+	c = holdNext(t, o, want(1))
 	open := begin(t, pool, "SELECT 1")
 	if _, err := o.Stage(t.Context(), open, message(waybill.ID("uncommitted"))); err != nil {
 		t.Fatal(err)
@@ -57,7 +57,7 @@ func TestKillAndRestart(t *testing.T) {
 	patience.Until(t, "the session and its hold are still there", func() bool {
 		return o.Settle(t.Context(), self, []core.Outcome{core.Retry(&c.Records[0], errors.New("no"), 0)}).FirstErr() == nil
 	})
-	c = claim(t, o, want(10))
+	c = holdNext(t, o, want(10))
 	if len(c.Records) != 2 || c.Records[0].Attempts != 2 || c.Records[0].ID != "1" || c.Records[1].ID != "2" {
 		t.Fatalf("%+v", c.Records)
 	}
@@ -93,8 +93,8 @@ func TestTLS(t *testing.T) {
 	pool := openPool(t, server.DSN("postgres")) // sslmode=verify-full&sslrootcert=...&sslcert=...&sslkey=...
 	o := outboxOn(t, pool, postgres.Options{})
 	stage(t, pool, o, message())
-	if c := claim(t, o, want(1)); len(c.Records) != 1 {
-		t.Fatal("nothing claimed")
+	if c := holdNext(t, o, want(1)); len(c.Records) != 1 {
+		t.Fatal("nothing held")
 	}
 	if _, err := o.Wait(t.Context(), []string{waybill.DefaultRoute}, time.Millisecond); err != nil {
 		t.Fatal(err)

@@ -77,9 +77,9 @@ func TestEveryFieldIsStored(t *testing.T) {
 	if err := stageSQL(t.Context(), db, o.SQL(), []waybill.Message{m2, m3}); err != nil {
 		t.Fatal(err)
 	}
-	c := claim(t, o, want(10))
+	c := holdNext(t, o, want(10))
 	if len(c.Records) != 3 {
-		t.Fatalf("claimed %d", len(c.Records))
+		t.Fatalf("held %d", len(c.Records))
 	}
 	for i, sent := range []waybill.Envelope{m1.Envelope, m2.Envelope} {
 		got := c.Records[i].Envelope
@@ -124,7 +124,7 @@ func TestStageSpan(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := claim(t, o, want(1))
+	c := holdNext(t, o, want(1))
 	created, span := spans.Ended()[0], spans.Ended()[1]
 	if span.Name() != "waybill stage" || span.Parent().SpanID() != root.SpanContext().SpanID() || created.Parent().SpanID() != span.SpanContext().SpanID() ||
 		core.SpanContextOf(&c.Records[0].Envelope).SpanID() != created.SpanContext().SpanID() {

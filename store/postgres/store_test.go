@@ -72,7 +72,7 @@ func TestStoreIsOutboxAndInbox(t *testing.T) {
 		t.Errorf("handled %d times", handled)
 	}
 	stage(t, pool, s.Outbox, message())
-	if c := claim(t, over.Outbox, want(1)); len(c.Records) != 1 {
+	if c := holdNext(t, over.Outbox, want(1)); len(c.Records) != 1 {
 		t.Errorf("%d records", len(c.Records))
 	}
 }

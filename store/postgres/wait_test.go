@@ -36,7 +36,7 @@ func sleepThen(t *testing.T, o *postgres.Outbox, limit time.Duration, wake func(
 	var begun atomic.Bool
 	go func() {
 		for range 3 { // the first waits settle: they connect, and see what was staged before
-			claim(t, o, want(10))
+			holdNext(t, o, want(10))
 			if _, err := o.Wait(t.Context(), []string{waybill.DefaultRoute}, 20*time.Millisecond); err != nil {
 				t.Error(err)
 			}
@@ -45,7 +45,7 @@ func sleepThen(t *testing.T, o *postgres.Outbox, limit time.Duration, wake func(
 		for {
 			mu.Lock()
 			if !begun.Load() { // else it could read what is to wake it
-				claim(t, o, want(10))
+				holdNext(t, o, want(10))
 			}
 			mu.Unlock()
 			began := time.Now()
@@ -94,8 +94,8 @@ func TestWakeUp(t *testing.T) {
 		t.Parallel()
 		o, pool := newOutbox(t, postgres.Options{})
 		wakes(t, o, core.WakeNotify, func() { stage(t, pool, o, message()) })
-		if c := claim(t, o, want(1)); len(c.Records) != 1 {
-			t.Fatal("nothing to claim")
+		if c := holdNext(t, o, want(1)); len(c.Records) != 1 {
+			t.Fatal("nothing to hold")
 		}
 	})
 	t.Run("by a row that brings its slot", func(t *testing.T) {
@@ -111,7 +111,7 @@ func TestWakeUp(t *testing.T) {
 		wakes(t, o, core.WakeNotify, func() {
 			exec(t, pool, `INSERT INTO waybill.waybill_outbox (topic, body) VALUES ('t.x', '{}')`)
 		})
-		c := claim(t, o, want(1))
+		c := holdNext(t, o, want(1))
 		if len(c.Records) != 1 || c.Records[0].Envelope.Source != "/test" || c.Records[0].Envelope.Type != "t.x" || c.Records[0].Envelope.ID == "" {
 			t.Fatalf("%+v", c.Records)
 		}
@@ -169,8 +169,8 @@ func TestWakeUp(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if c := claim(t, o, want(1)); len(c.Records) != 0 {
-			t.Fatal("a rolled back message was claimed")
+		if c := holdNext(t, o, want(1)); len(c.Records) != 0 {
+			t.Fatal("a rolled back message was held")
 		}
 		exec(t, pool, "SELECT pg_notify("+channel+", 'marker')")
 		stage(t, pool, o, message())
@@ -224,7 +224,7 @@ func TestWakeUp(t *testing.T) {
 		exec(t, pool, `GRANT USAGE ON SCHEMA waybill TO `+role+`; GRANT INSERT ON waybill.waybill_outbox TO `+role+
 			`; GRANT USAGE ON SEQUENCE waybill.waybill_outbox_seq TO `+role)
 		exec(t, pool, `SET ROLE `+role+`; INSERT INTO waybill.waybill_outbox (topic, body) VALUES ('t.x', '{}'); RESET ROLE`)
-		if c := claim(t, o, want(1)); len(c.Records) != 1 {
+		if c := holdNext(t, o, want(1)); len(c.Records) != 1 {
 			t.Error("nothing was put in")
 		}
 	})
@@ -401,7 +401,7 @@ func TestIdleQueries(t *testing.T) {
 	}
 }
 
-// DB-10: a relay that no notification reaches hears of a transaction that was open at its latest claim, also if that
+// DB-10: a relay that no notification reaches hears of a transaction that was open at its latest hold, also if that
 // was the newest.
 func TestWaitHearsWhatWasOpen(t *testing.T) {
 	t.Parallel()
@@ -419,7 +419,7 @@ func TestWaitHearsWhatWasOpen(t *testing.T) {
 	rest := func() {
 		t.Helper()
 		patience.Until(t, "nothing to do", func() bool {
-			for _, r := range claim(t, o, want(10)).Records {
+			for _, r := range holdNext(t, o, want(10)).Records {
 				settle(t, o, core.Published(&r))
 			}
 			return wait(100*time.Millisecond) == core.WakeTimer
@@ -437,8 +437,8 @@ func TestWaitHearsWhatWasOpen(t *testing.T) {
 			if err := tc.early(tx); err != nil {
 				return err
 			}
-			if c := claim(t, o, want(10)); len(c.Records) != 0 {
-				t.Errorf("%s: claimed what is not committed", name)
+			if c := holdNext(t, o, want(10)); len(c.Records) != 0 {
+				t.Errorf("%s: held what is not committed", name)
 			}
 			return tc.late(tx)
 		})
@@ -448,8 +448,8 @@ func TestWaitHearsWhatWasOpen(t *testing.T) {
 		if cause := wait(4 * time.Second); cause != core.WakePoll {
 			t.Errorf("%s: woken by %v", name, cause)
 		}
-		if c := claim(t, o, want(10)); len(c.Records) != 1 {
-			t.Errorf("%s: nothing to claim", name)
+		if c := holdNext(t, o, want(10)); len(c.Records) != 1 {
+			t.Errorf("%s: nothing to hold", name)
 		} else {
 			settle(t, o, core.Published(&c.Records[0]))
 		}
@@ -522,7 +522,7 @@ func TestListenLost(t *testing.T) {
 	go func() {
 		defer close(over)
 		for ctx.Err() == nil {
-			if _, err := tryClaim(ctx, o, self, want(1)); err != nil && ctx.Err() == nil {
+			if _, err := tryHoldNext(ctx, o, self, want(1)); err != nil && ctx.Err() == nil {
 				t.Error(err)
 			}
 			if _, err := o.Wait(ctx, []string{waybill.DefaultRoute}, time.Second); err != nil && ctx.Err() == nil {
@@ -562,7 +562,7 @@ func TestCalmRelayIsNotified(t *testing.T) {
 		stage(t, pool, o, message())
 		wait(300 * time.Millisecond)
 		for range 2 { // what had not ended when the first read was made has by then
-			for _, r := range claim(t, o, want(10)).Records {
+			for _, r := range holdNext(t, o, want(10)).Records {
 				settle(t, o, core.Published(&r))
 			}
 		}

@@ -39,7 +39,7 @@ func (t *Transport) Declare(ctx context.Context, want topology.Topology) error {
 // and is bound to an exchange that was missing is unbound first. Queues are looked for before exchanges: of two
 // processes that make both, neither then takes the other's new queue for an old one, and unbinds it.
 func (p *preparation) declare(ctx context.Context, c *conn) error {
-	s := probe{c: c}
+	s := inspection{c: c}
 	defer s.close()
 	ensure := func(name fmt.Stringer, declare, exists func(*amqp.Channel) error) error {
 		err := s.run(ctx, declare)
@@ -109,14 +109,14 @@ func queueExists(q topology.Queue) func(*amqp.Channel) error {
 	}
 }
 
-// probe asks the broker questions on a channel of its own. Any of them may close the channel.
-type probe struct {
+// inspection asks the broker questions on a channel of its own. Any of them may close the channel.
+type inspection struct {
 	c  *conn
 	ch *amqp.Channel
 }
 
 // run asks on an open channel.
-func (s *probe) run(ctx context.Context, do func(*amqp.Channel) error) error {
+func (s *inspection) run(ctx context.Context, do func(*amqp.Channel) error) error {
 	if s.ch == nil || s.ch.IsClosed() {
 		var err error
 		if s.ch, err = s.c.channel(ctx); err != nil {
@@ -127,7 +127,7 @@ func (s *probe) run(ctx context.Context, do func(*amqp.Channel) error) error {
 	return await(ctx, func() error { return do(used) }, nil)
 }
 
-func (s *probe) close() {
+func (s *inspection) close() {
 	if ch := s.ch; ch != nil {
 		go func() { _ = ch.Close() }()
 	}

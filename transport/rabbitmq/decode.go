@@ -18,7 +18,7 @@ import (
 
 // A delivery is read from a foreign message, too. Properties and headers are all optional, and Waybill's own headers
 // count only if the message came by the subscription's dead-letter exchange, or by the default exchange, to which no
-// role may write: a producer cannot claim an attempt or a reason.
+// role may write: a producer cannot make up an attempt or a reason.
 
 // decode makes the delivery out of d. It never fails: a problem goes to out.Err. The body is d's own.
 func decode(out *waybill.Delivery, d *amqp.Delivery, queue, dlx string, now time.Time) {

@@ -26,7 +26,7 @@ var (
 
 // Settle implements core.Receiver. A retry or a rejection publishes a copy and acknowledges the original after the copy
 // was confirmed and routed. If the copy fails, the delivery stays with its receiver: it can be settled again. First
-// each ack is claimed and sorted by its verdict; requeues, and rejects that the broker carries out, are sent at once.
+// each ack is checked and sorted by its verdict; requeues, and rejects that the broker carries out, are sent at once.
 // Then, in this order, done ones are acknowledged, released ones in order are made ready, and copies are published.
 func (r *receiver) Settle(ctx context.Context, acks []core.Ack) core.Results {
 	results := make(core.Results, len(acks))
@@ -44,7 +44,7 @@ func (r *receiver) Settle(ctx context.Context, acks []core.Ack) core.Results {
 	}()
 	for i := range acks {
 		a := &acks[i]
-		h, err := r.claim(a)
+		h, err := r.settleable(a)
 		if err != nil {
 			results[i] = err
 			continue
@@ -150,8 +150,8 @@ func (b *doneBatch) settle(results core.Results) {
 	}
 }
 
-// claim checks that a can be settled now, by this call alone: a second acknowledgement would close the channel.
-func (r *receiver) claim(a *core.Ack) (*handle, error) {
+// settleable checks that a can be settled now, by this call alone: a second acknowledgement would close the channel.
+func (r *receiver) settleable(a *core.Ack) (*handle, error) {
 	var h *handle
 	if a.Delivery != nil {
 		h, _ = a.Delivery.Handle.(*handle)

@@ -73,7 +73,7 @@ func (p *preparation) run(ctx context.Context, c *conn, first bool) error {
 
 // still reports an exchange that was deleted.
 func (p *preparation) still(ctx context.Context, c *conn) error {
-	s := probe{c: c}
+	s := inspection{c: c}
 	defer s.close()
 	for _, e := range p.want.Exchanges {
 		err := s.run(ctx, exchangeExists(e))
@@ -99,7 +99,7 @@ type findings struct {
 // lookUp looks for every exchange and queue. The first time it also asks, on another connection, whether the user may
 // write to the exchanges for retries.
 func (p *preparation) lookUp(ctx context.Context, c *conn, first bool) (findings, error) {
-	s := probe{c: c}
+	s := inspection{c: c}
 	defer s.close()
 	var found findings
 	absent := map[string]bool{}
@@ -155,7 +155,7 @@ func (p *preparation) unwritable(ctx context.Context, exchanges []string) (probl
 		case <-ctx.Done():
 		}
 	}()
-	s := probe{c: c}
+	s := inspection{c: c}
 	defer s.close()
 	for i, name := range exchanges {
 		may, err := false, error(nil)
@@ -180,7 +180,7 @@ func (p *preparation) unwritable(ctx context.Context, exchanges []string) (probl
 // mayWrite asks whether the user may write to exchange. It publishes a message that no broker routes: its user-id is
 // another user's, and its expiration is no number. The broker looks at the permission first. It closes the channel in
 // any case, and logs that.
-func (s *probe) mayWrite(ctx context.Context, exchange string) (bool, error) {
+func (s *inspection) mayWrite(ctx context.Context, exchange string) (bool, error) {
 	err := s.run(ctx, func(ch *amqp.Channel) error {
 		closed := ch.NotifyClose(make(chan *amqp.Error, 1))
 		never := amqp.Publishing{UserId: "nobody-" + waybill.NewID(), Expiration: "none"}

@@ -39,7 +39,7 @@ type receiver struct {
 	closing chan struct{} // closed when Close begins
 	ended   chan struct{} // closed when it is over
 	taking  chan struct{} // capacity 1: held while deliveries are taken, and by Close
-	idle    *time.Timer   // releases what nobody claims
+	idle    *time.Timer   // releases what no Receive takes
 
 	mu          sync.Mutex // guards the fields below
 	closed      bool

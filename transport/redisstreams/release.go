@@ -54,7 +54,7 @@ func (r *receiver) tellGone(n int64) {
 	}
 }
 
-// releaseReady releases what no Receive has claimed.
+// releaseReady releases what no Receive has taken.
 func (r *receiver) releaseReady() {
 	r.mu.Lock()
 	if r.receiving {

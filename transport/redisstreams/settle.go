@@ -44,7 +44,7 @@ func (r *receiver) settle(ctx context.Context, acks []core.Ack) core.Results {
 	results := make(core.Results, len(acks))
 	slots := make([]int, 0, len(acks))
 	for i := range acks {
-		if results[i] = r.claim(&acks[i]); results[i] == nil {
+		if results[i] = r.settleable(&acks[i]); results[i] == nil {
 			slots = append(slots, i)
 		}
 	}
@@ -67,8 +67,8 @@ func (r *receiver) settle(ctx context.Context, acks []core.Ack) core.Results {
 	return results
 }
 
-// claim checks that a can be settled.
-func (r *receiver) claim(a *core.Ack) error {
+// settleable checks that a can be settled.
+func (r *receiver) settleable(a *core.Ack) error {
 	var h *handle
 	if a.Delivery != nil {
 		h, _ = a.Delivery.Handle.(*handle)
@@ -179,7 +179,7 @@ func (r *receiver) RenewDeliveries(ctx context.Context, deliveries []*waybill.De
 	slots := make([]int, 0, len(deliveries))
 	for i, del := range deliveries {
 		ack := core.AckDone(del)
-		if results[i] = r.claim(&ack); results[i] == nil {
+		if results[i] = r.settleable(&ack); results[i] == nil {
 			h, _ := del.Handle.(*handle)
 			args = append(args, h.id)
 			slots = append(slots, i)

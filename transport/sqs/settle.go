@@ -58,7 +58,7 @@ func (r *receiver) Settle(ctx context.Context, acks []core.Ack) core.Results {
 	}
 	s := &settling{r: r, handles: make([]*handle, len(acks)), results: make(core.Results, len(acks))}
 	now := time.Now()
-	s.claim(acks)
+	s.takeDeliveries(acks)
 	for i := range acks {
 		if s.handles[i] != nil {
 			if err := s.plan(i, &acks[i], now); err != nil {
@@ -74,8 +74,8 @@ func (r *receiver) Settle(ctx context.Context, acks []core.Ack) core.Results {
 	return s.results
 }
 
-// claim takes the deliveries of acks, each for one Settle only.
-func (s *settling) claim(acks []core.Ack) {
+// takeDeliveries takes the deliveries of acks, each for one Settle only.
+func (s *settling) takeDeliveries(acks []core.Ack) {
 	r := s.r
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -267,7 +267,7 @@ func TestOutage(t *testing.T) {
 	})
 }
 
-// TestCancelledReceiveLosesNothing: the claim of a Receive that ended goes to the next one, or back.
+// TestCancelledReceiveLosesNothing: the delivery of a Receive that ended goes to the next one, or back.
 func TestCancelledReceiveLosesNothing(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -496,7 +496,7 @@ func TestSubscriptionsDoNotWakeLate(t *testing.T) {
 			t.Errorf("came after %s", took)
 		}
 		if n := tr.Stats().Holds; n > 30 {
-			t.Errorf("%d claims", n)
+			t.Errorf("%d deliveries", n)
 		}
 		settled(t, busy, core.AckDone(held[0]))
 	})
