@@ -56,8 +56,11 @@ raced: servers
 served: servers
 	$(SHARED) env $(GATE) -p 3 $$(scripts/packages served)
 
-others: MODULES := $(filter-out .,$(MODULES))
 others: servers
+	$(SHARED) $(MAKE) --no-print-directory modules
+
+modules: MODULES := $(filter-out .,$(MODULES))
+modules:
 	$(call each,$(GATE) ./...)
 
 # Nothing is installed, started or asked for over a network. The end of the output lists the skipped servers.
@@ -113,4 +116,4 @@ quickstart: ## run the example of the README
 vuln: ## known vulnerabilities in what we depend on (needs the Go vulnerability database)
 	@scripts/vuln $(MODULES)
 
-.PHONY: help test servers alone waiting raced served others quick nightly repeat lint fmt generate verify bench sizing systems matrix mutants suites quickstart vuln
+.PHONY: help test servers alone waiting raced served others modules quick nightly repeat lint fmt generate verify bench sizing systems matrix mutants suites quickstart vuln

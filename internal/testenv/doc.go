@@ -36,8 +36,8 @@
 // proxy that adds transactions (package mongoproxy). scripts/mongodb installs it; it needs root. A test that passes
 // there proves nothing about MongoDB: run the tests of store/mongo on a replica set, too.
 //
-// Private servers keep their files in the folder that WAYBILL_TEST_DIR names, by default in that for temporary files.
-// testservers sets it to a folder in memory, /dev/shm, if there are 2 GB left.
+// Private servers keep their files in the folder that WAYBILL_TEST_DIR names. By default that is in memory, /dev/shm, if
+// there are 2 GB left, or else the one for temporary files, where servers of benchmarks always are.
 //
 // Servers are those of the distribution, or of any folder of programs:
 //

@@ -4,6 +4,7 @@ import (
 	"crypto/rand"
 	"encoding/hex"
 	"errors"
+	"flag"
 	"fmt"
 	mathrand "math/rand/v2"
 	"net"
@@ -18,8 +19,8 @@ import (
 
 const rootPrefix = "waybill-testenv-"
 
-// Dir is the environment variable that names where private servers keep their files. Without it that is the folder for
-// temporary files.
+// Dir is the environment variable that names where private servers keep their files. Without it that is a file system
+// in memory for tests, if it has room, and the folder for temporary files for benchmarks.
 const Dir = "WAYBILL_TEST_DIR"
 
 // Root is the environment variable that names a root file system in which PostgreSQL and RabbitMQ are installed and
@@ -55,9 +56,15 @@ func InMemory(room uint64) string {
 	return dir
 }
 
+// baseDir is in memory for tests, if there is room for one package's servers. Benchmarks measure servers on a disk.
 func baseDir() string {
 	if dir := os.Getenv(Dir); dir != "" {
 		return dir
+	}
+	if bench := flag.Lookup("test.bench"); bench != nil && bench.Value.String() == "" {
+		if dir := InMemory(2 << 30); dir != "" {
+			return dir
+		}
 	}
 	return os.TempDir()
 }
@@ -72,8 +79,9 @@ type root struct {
 }
 
 var workRoot = sync.OnceValues(func() (root, error) {
-	removeStale(baseDir())
-	dir, err := os.MkdirTemp(baseDir(), rootPrefix+strconv.Itoa(os.Getpid())+"-")
+	base := baseDir()
+	removeStale(base)
+	dir, err := os.MkdirTemp(base, rootPrefix+strconv.Itoa(os.Getpid())+"-")
 	if err != nil {
 		return root{}, fmt.Errorf("waybill/testenv: %w", err)
 	}
