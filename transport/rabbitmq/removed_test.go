@@ -3,6 +3,7 @@ package rabbitmq_test
 import (
 	"context"
 	"fmt"
+	"strconv"
 	"testing"
 
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -25,7 +26,7 @@ func TestRemovedStaysRemoved(t *testing.T) {
 	bus := dial(t, mq.URL, rabbitmq.Options{})
 	var second []string
 	for i := 0; i < each; i += 2 {
-		second = append(second, fmt.Sprint(i))
+		second = append(second, strconv.Itoa(i))
 	}
 	for name, tc := range map[string]struct {
 		remove func(context.Context, admin.ParkedRequest) (int, error)
@@ -43,7 +44,7 @@ func TestRemovedStaysRemoved(t *testing.T) {
 			tc.req.Queue = name
 			var batch []waybill.Envelope
 			for i := range each {
-				batch = append(batch, envelope(fmt.Sprint(i), name))
+				batch = append(batch, envelope(strconv.Itoa(i), name))
 			}
 			if err := park(t, mq, bus, core.Subscription{Queue: name, Bindings: []string{name}}, batch).Close(ctx); err != nil {
 				t.Fatal(err)
