@@ -24,7 +24,7 @@ A batch is one statement, which deletes the old rows and inserts the new ones in
 has lost nothing: run it again. It begins with a dry run of the first batch. --print shows the statement, --column
 replaces the expression of a column, in which the old row is called old:
 
-  waybill import --dry-run --from=sqlalchemy --source=/orders --column="key=old.routing_key"`,
+  waybill import --dry-run --from=faststream --source=/orders --column="topic='mails.send'"`,
 		RunE: c.onStore(&store, func(ctx context.Context, s *Store, _ []string) error {
 			im, err := able[importer.Importer](s.Outbox, "store", "import rows of another system")
 			if err != nil {

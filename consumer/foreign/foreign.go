@@ -45,7 +45,8 @@ func known(e *waybill.Envelope, id, source string) {
 
 // TrackingIDs reads the header x-outbox-tracking-ids of kbairak/outbox, an outbox for SQLAlchemy and RabbitMQ: the last
 // id of the list is the message's own, and the others are its lineage. The message-id of the broker, which is new for
-// each send, is ignored. Source stands for the source of messages without one.
+// each send, is ignored. The topic of a message that the old worker retried is in the header x-original-routing-key,
+// since its routing key is the name of the old queue. Source stands for the source of messages without one.
 func TrackingIDs(source string) Reader {
 	const header = "x-outbox-tracking-ids"
 	return func(e *waybill.Envelope) error {
@@ -57,6 +58,7 @@ func TrackingIDs(source string) Reader {
 		if err := json.Unmarshal([]byte(text), &ids); err != nil || len(ids) == 0 {
 			return errors.New("header " + header + " is no list of ids in JSON")
 		}
+		e.Topic = cmp.Or(e.Headers["x-original-routing-key"], e.Topic)
 		known(e, ids[len(ids)-1], source)
 		e.Lineage = ids[:len(ids)-1]
 		return nil

@@ -41,6 +41,12 @@ func TestReaders(t *testing.T) {
 			waybill.Envelope{ID: "own", Source: "/old", Topic: "a.b", Type: "a.b", Lineage: []string{}},
 			false,
 		},
+		"retried by the old worker": {
+			foreign.TrackingIDs("/orders"),
+			waybill.Envelope{Topic: "billing", Headers: map[string]string{"x-outbox-tracking-ids": `["own"]`, "x-original-routing-key": "a.b"}},
+			waybill.Envelope{ID: "own", Source: "/orders", Topic: "a.b", Type: "a.b", Lineage: []string{}},
+			false,
+		},
 		"tracking ids that are none": {foreign.TrackingIDs("/orders"), waybill.Envelope{Headers: ids(`own`)}, waybill.Envelope{}, true},
 		"no tracking id":             {foreign.TrackingIDs("/orders"), waybill.Envelope{Headers: ids(`[]`)}, waybill.Envelope{}, true},
 		"forze": {

@@ -26,6 +26,7 @@ func rabbit() []mutant {
 		mutant{id: "rabbit-id-conflict", fault: "two ids of a message are no problem", file: decode, old: "d.MessageId != \"\" && e.ID != \"\" && d.MessageId != e.ID", new: "d.MessageId == \"\" && e.ID != \"\" && d.MessageId != e.ID", tests: "^TestDecode$"},
 		mutant{id: "rabbit-behind", fault: "a message counts as published before a failed one of its key", file: publish, old: "results[i] = errBehind\n\t\t\t}", new: "results[i] = nil\n\t\t\t}", tests: "^TestConfirmedBehindAFailedOne$"},
 		mutant{id: "rabbit-foreign-topic", fault: "a header of another system is taken for the topic", file: decode, old: "if topic != \"\" && fromUs {", new: "if topic != \"\" {", tests: "^TestDecode$"},
+		mutant{id: "rabbit-first-death", fault: "a message that was moved out of a dead-letter queue has the name of a queue as its topic", file: decode, old: "deaths[len(deaths)-1]", new: "deaths[0]", tests: "^TestDecode$"},
 		mutant{id: "rabbit-acquired", fault: "requeues of a newer broker count as crashes", file: decode, old: "case acquired, !d.Redelivered:", new: "case acquired && d == nil, !d.Redelivered:", tests: "^TestDecode$"},
 		mutant{id: "rabbit-stale-count", fault: "a count that another queue has left counts", file: decode, old: "case known && d.Redelivered:", new: "case known:", tests: "^TestDecode$"},
 		mutant{id: "rabbit-carried", fault: "the count from before a copy is lost", file: decode, old: "carried += max(number(counted), 0)", new: "carried = max(number(counted), 0)", tests: "^TestDecode$"},
@@ -38,6 +39,8 @@ func rabbit() []mutant {
 		mutant{id: "rabbit-hand-over", fault: "released messages stay in a session that a pause has ended", file: "transport/rabbitmq/session.go", old: "for s.next != nil {", new: "for false {", tests: "^TestMemoryAlarm$/^nobody"},
 	)
 	return append(append(append(offline, twin...), outages...), group{pkg: pkg, server: true}.of(
+		mutant{id: "rabbit-removed-one-by-one", fault: "parked messages that were purged come back, since the broker forgets their acknowledgements", file: walk, old: "n := w.oldest(tags)", new: "n := min(w.oldest(tags), 1)", tests: "^TestRemovedStaysRemoved$"},
+		mutant{id: "rabbit-removed-others", fault: "a purge of some parked messages deletes others", file: walk, old: "n == len(tags) || tag != tags[n]", new: "n == len(tags) || tag == 0", tests: "^TestRemovedStaysRemoved$"},
 		mutant{id: "rabbit-limit-cure", fault: "a limit of queues has the cure to delete the queue", file: "transport/rabbitmq/errors.go", old: "\tif full := limitError(op, e); full != nil {\n\t\treturn full\n\t}\n\tswitch", new: "\tswitch", tests: "^TestEveryLimit$"},
 		mutant{id: "rabbit-native", fault: "a handler can settle by the broker's own message", file: "transport/rabbitmq/session.go", old: "d.Acknowledger = nil", new: "_ = d.Acknowledger", tests: "^TestNative$"},
 		mutant{id: "rabbit-raise", fault: "for a larger prefetch messages go back", file: "transport/rabbitmq/receiver.go", old: "wanted > s.wanted.Load() && !s.paused.Load() &&", new: "wanted < 0 && !s.paused.Load() &&", tests: "^TestPrefetchIsChanged$"},

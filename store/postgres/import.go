@@ -3,6 +3,7 @@ package postgres
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"regexp"
@@ -15,6 +16,7 @@ import (
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/admin/importer"
+	"github.com/waybill-go/waybill/store/postgres/internal/dberr"
 	"github.com/waybill-go/waybill/store/postgres/internal/schema"
 )
 
@@ -411,9 +413,9 @@ func (o *Outbox) ImportSQL(req importer.Request) (string, error) {
 // importTime bounds one batch: the old table may have no index that helps.
 const importTime = "SELECT set_config('statement_timeout', '10min', true), set_config('lock_timeout', '30s', true), set_config('enable_seqscan', 'on', true)"
 
-// Import moves one batch of another system's rows into the outbox; see [importer.Importer]. The role must be able to
-// read and delete the old rows. Relays find the new ones by their poll. A dry run counts the old rows, runs the
-// statement, and rolls back.
+// Import moves one batch of another system's rows into the outbox; see [importer.Importer]. The role must own Waybill's
+// tables, and have SELECT, UPDATE (for the locks of the rows) and DELETE on the old one. Relays find the new rows by
+// their poll. A dry run counts the old rows, runs the statement, and rolls back.
 func (o *Outbox) Import(ctx context.Context, req importer.Request) (importer.Result, error) {
 	req, f, err := o.foreign(req)
 	if err != nil {
@@ -452,5 +454,19 @@ func (o *Outbox) Import(ctx context.Context, req importer.Request) (importer.Res
 			b.Queue("ROLLBACK")
 		}
 	})
-	return out, err
+	return out, importFailure(table, err)
+}
+
+// importFailure says what to do if the database refuses the statement of a move itself: the usual cures are for
+// Waybill's own statements and tables.
+func importFailure(table string, err error) error {
+	refused, ok := errors.AsType[*pgconn.PgError](err)
+	switch {
+	case !ok || !strings.HasPrefix(refused.Code, "42"):
+		return err
+	case refused.Code == "42501":
+		return dberr.Misconfigured("import", "run it as a role that owns Waybill's tables and has SELECT, UPDATE and DELETE on %s: the statement locks the old rows and "+
+			"deletes them (%w)", table, refused)
+	}
+	return dberr.Misconfigured("import", "the statement does not fit %s: print it, and correct the condition, the expressions of the columns or the table (%w)", table, refused)
 }

@@ -39,6 +39,7 @@ func decode(out *waybill.Delivery, d *amqp.Delivery, queue, dlx string, now time
 	}
 	e.Body, e.Priority = d.Body, d.Priority
 	e.Topic = d.RoutingKey
+	setIfEmpty(&topic, deathTopic(d.Headers))
 	if topic != "" && fromUs {
 		e.Topic = topic
 	}
@@ -66,6 +67,21 @@ func decode(out *waybill.Delivery, d *amqp.Delivery, queue, dlx string, now time
 			e.Expires = now.Add(time.Duration(ms) * time.Millisecond).UTC().Truncate(time.Microsecond)
 		}
 	}
+}
+
+// deathTopic returns the routing key that a message had before the broker dead-lettered it for the first time; "" =
+// never. A copy of ours says its topic itself. A message that the broker parked does not, nor does one that a shovel
+// took out of a dead-letter queue.
+func deathTopic(headers amqp.Table) string {
+	deaths, _ := headers["x-death"].([]any)
+	if len(deaths) == 0 {
+		return ""
+	}
+	first, _ := deaths[len(deaths)-1].(amqp.Table) // the newest one is in front
+	if keys, _ := first["routing-keys"].([]any); len(keys) > 0 {
+		return text(keys[0])
+	}
+	return ""
 }
 
 // unreadable returns why headers of d are missing that the driver cannot read; "" = none are.

@@ -83,22 +83,37 @@ func (w *parkedWalk) Replay(ctx context.Context, items []*parked.Item) error {
 	results := make(core.Results, len(items))
 	w.t.publish(ctx, len(items), &send, results)
 	var first error
+	var sent []*parked.Item
 	for i, m := range items {
 		if m.Err = results[i]; m.Err == nil {
 			m.Changed = true // it is in its queue, in any case
-			m.Err = w.remove(ctx, m.Raw.(*amqp.Delivery).DeliveryTag)
+			sent = append(sent, m)
 		}
 		first = cmp.Or(first, m.Err)
 	}
-	return first
+	return cmp.Or(first, w.removeAll(ctx, sent))
 }
 
 // Remove implements parked.Walk.
 func (w *parkedWalk) Remove(ctx context.Context, items []*parked.Item) error {
-	return parked.Each(items, func(m *parked.Item) (bool, error) {
-		err := w.remove(ctx, m.Raw.(*amqp.Delivery).DeliveryTag)
-		return err == nil, err
-	})
+	err := w.removeAll(ctx, items)
+	for _, m := range items {
+		m.Changed = err == nil
+	}
+	return err
+}
+
+// removeAll removes items, and notes the error with each.
+func (w *parkedWalk) removeAll(ctx context.Context, items []*parked.Item) error {
+	tags := make([]uint64, len(items))
+	for i, m := range items {
+		tags[i] = m.Raw.(*amqp.Delivery).DeliveryTag
+	}
+	err := w.remove(ctx, tags...)
+	for _, m := range items {
+		m.Err = err
+	}
+	return err
 }
 
 // replayCopy is a parked message as a first attempt, with the rest of its time.

@@ -249,18 +249,46 @@ func (w *parkedWalk) refresh(ctx context.Context, raw *amqp.Delivery, p *admin.P
 	return results[0] == nil && w.remove(ctx, raw.DeliveryTag) == nil
 }
 
-func (w *parkedWalk) remove(ctx context.Context, tag uint64) error {
-	if err := w.call(ctx, func() error { return w.ch.Ack(tag, false) }); err != nil {
-		return outage("parked", fmt.Errorf("queue %q: a message may be handled and still parked: %w", w.dlq, err))
+// remove acknowledges the messages with these tags, which ascend. One frame takes those that are the oldest held: the
+// broker tells a quorum queue of 32 frames that the queue has not seen, keeps the next ones to itself, and forgets them
+// if the channel ends. The consumer of the next take, and the requeue of what is held, wait until they are seen.
+func (w *parkedWalk) remove(ctx context.Context, tags ...uint64) error {
+	for len(tags) > 0 {
+		n := w.oldest(tags)
+		last := max(n, 1) - 1
+		if err := w.call(ctx, func() error { return w.ch.Ack(tags[last], n > 0) }); err != nil {
+			return outage("parked", fmt.Errorf("queue %q: a message may be handled and still parked: %w", w.dlq, err))
+		}
+		for _, tag := range tags[:last+1] {
+			w.forget(tag)
+		}
+		tags = tags[last+1:]
 	}
+	return nil
+}
+
+// oldest returns how many of tags no held message is in front of.
+func (w *parkedWalk) oldest(tags []uint64) (n int) {
+	for _, held := range w.held {
+		for _, tag := range held {
+			if n == len(tags) || tag != tags[n] {
+				return n
+			}
+			n++
+		}
+	}
+	return n
+}
+
+// forget counts a message as removed.
+func (w *parkedWalk) forget(tag uint64) {
 	w.removed++
 	for i, held := range slices.Backward(w.held) {
 		if at, ok := slices.BinarySearch(held, tag); ok {
 			w.held[i] = slices.Delete(held, at, at+1)
-			break
+			return
 		}
 	}
-	return nil
 }
 
 // Close implements parked.Walk. It requeues what was not removed, in its order. On a closed channel the broker did so
@@ -351,10 +379,6 @@ func parkedOf(raw *amqp.Delivery, name, queue, dlx string) admin.Parked {
 			p.Reason, p.Error = waybill.ReasonRejected, "dead-lettered by the broker: "+why
 		}
 		p.At, _ = death["time"].(time.Time)
-		known := raw.Headers[prefixCE+core.AttrTopic] != nil || raw.Headers[prefixColon+core.AttrTopic] != nil
-		if keys, _ := death["routing-keys"].([]any); len(keys) > 0 && !known {
-			p.Envelope.Topic = text(keys[0])
-		}
 	}
 	if unreadable(raw) != "" {
 		p.Reason, p.Error = waybill.ReasonUndecodable, d.Err.Error()

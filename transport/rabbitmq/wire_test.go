@@ -126,6 +126,18 @@ func TestDecode(t *testing.T) {
 			"cloudEvents_topic": "a.b",
 			"waybill-attempt":   int64(3),
 		}}, waybill.Delivery{Envelope: waybill.Envelope{Topic: "a.b"}, Attempt: 3}},
+		{"moved out of the dead-letter queue of another system", amqp.Delivery{RoutingKey: "q", Exchange: "", Headers: amqp.Table{
+			"x-death": []any{
+				amqp.Table{"queue": "old", "exchange": "", "routing-keys": []any{"old"}},
+				amqp.Table{"queue": "old", "exchange": "outbox", "routing-keys": []any{"a.b"}},
+			},
+		}}, waybill.Delivery{Envelope: waybill.Envelope{Topic: "a.b"}, Attempt: 1}},
+		{"parked by the broker", amqp.Delivery{RoutingKey: "q", Exchange: "dlx", Headers: amqp.Table{
+			"x-death": []any{amqp.Table{"queue": "q", "exchange": "shop", "routing-keys": []any{"a.b"}}},
+		}}, waybill.Delivery{Envelope: waybill.Envelope{Topic: "a.b"}, Attempt: 1}},
+		{"dead elsewhere", amqp.Delivery{RoutingKey: "mails.x", Exchange: "x", Headers: amqp.Table{
+			"x-death": []any{amqp.Table{"queue": "q", "exchange": "x", "routing-keys": []any{"payments.done"}}},
+		}}, waybill.Delivery{Envelope: waybill.Envelope{Topic: "mails.x"}, Attempt: 1}},
 		{
 			"foreign attribute topic",
 			amqp.Delivery{RoutingKey: "a.b", Exchange: "x", Headers: amqp.Table{"cloudEvents_topic": "other"}},

@@ -449,6 +449,10 @@ func TestMovingVariants(t *testing.T) {
 			ask: `SELECT count(*)::text FROM outbox_table WHERE sent_at IS NULL`, want: []string{"56"},
 		},
 		{
+			system: "sqlalchemy", args: []string{"--from", "sqlalchemy", "--column", "key=old.custmer"}, code: cli.ExitFailed, says: "does not fit outbox_table: print it",
+			ask: `SELECT count(*)::text FROM outbox_table WHERE sent_at IS NULL`, want: []string{"56"},
+		},
+		{
 			system: "sqlalchemy", args: []string{"--from", "sqlalchemy", "--table", "nowhere"}, code: cli.ExitUsage, says: `there is no table "nowhere"`,
 			ask: `SELECT count(*)::text FROM waybill.waybill_outbox`, want: []string{"0"},
 		},
@@ -485,6 +489,36 @@ func TestMovingVariants(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestMovingRole: a role that owns Waybill's tables needs the rights on the old table that the error names, no more.
+func TestMovingRole(t *testing.T) {
+	t.Parallel()
+	dsn := testenv.Postgres(t).DSN
+	c, err := pgx.Connect(t.Context(), dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = c.Close(context.WithoutCancel(t.Context())) }()
+	role := "mover_" + strings.ReplaceAll(waybill.NewID(), "-", "")
+	exec := func(sql string) {
+		t.Helper()
+		if _, err := c.Exec(t.Context(), sql, pgx.QueryExecModeSimpleProtocol); err != nil {
+			t.Fatal(err)
+		}
+	}
+	m, err := postgres.NewMigrations(postgres.MigrationOptions{Source: "/orders"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	exec(read(t, filepath.Join("testdata", "moving", "sqlalchemy.sql")))
+	exec(`CREATE ROLE ` + role + `; DO $$ BEGIN EXECUTE 'GRANT CREATE ON DATABASE ' || quote_ident(current_database()) || ' TO ` + role + `'; END $$`)
+	exec(`SET ROLE ` + role + `;` + m.SQL())
+	exec(`RESET ROLE; GRANT SELECT, DELETE ON outbox_table TO ` + role)
+	importCommand(t, dsn+"&role="+role, cli.ExitFailed, "SELECT, UPDATE and DELETE on outbox_table", "--from", "sqlalchemy")
+	exec(`GRANT UPDATE ON outbox_table TO ` + role)
+	importCommand(t, dsn+"&role="+role, cli.ExitOK, "56 rows moved", "--from", "sqlalchemy")
+	exec(`DROP OWNED BY ` + role + `; DROP ROLE ` + role)
 }
 
 func queryRows[T any](t *testing.T, c *pgx.Conn, sql string, args ...any) []T {
