@@ -66,8 +66,9 @@ func TrackingIDs(source string) Reader {
 }
 
 // Forze reads the headers of forze: the event id becomes the id, the event type the topic. Key, tenant, correlation,
-// causation, execution, time and HLC stamp are taken over. Source stands for the source of messages without one. The
-// bodies of moved rows can differ from the bodies of sent messages: set inbox.Options.AnyBody.
+// causation, execution, time and HLC stamp are taken over; a key that is the event id is none. Source stands for the
+// source of messages without one. The bodies of moved rows can differ from the bodies of sent messages: set
+// inbox.Options.AnyBody.
 func Forze(source string) Reader {
 	return func(e *waybill.Envelope) error {
 		id, ok := e.Headers["forze_event_id"]
@@ -81,6 +82,9 @@ func Forze(source string) Reader {
 			"forze_causation_id": &e.CausationID, "forze_execution_id": &e.RunID,
 		} {
 			*field = cmp.Or(*field, e.Headers[name])
+		}
+		if e.Key == id { // the old relay sends it as the key of a message without one
+			e.Key = ""
 		}
 		if text := e.Headers["forze_occurred_at"]; text != "" {
 			at, err := time.Parse(time.RFC3339Nano, text)

@@ -58,6 +58,12 @@ func TestReaders(t *testing.T) {
 			},
 			false,
 		},
+		"forze without a key": {
+			foreign.Forze("/orders"),
+			waybill.Envelope{Topic: "shop:orders", Type: "order.placed", Headers: with("forze_key", "e-1")},
+			waybill.Envelope{ID: "e-1", Source: "/orders", Topic: "order.placed", Type: "order.placed"},
+			false,
+		},
 		"a time that is none":  {foreign.Forze("/orders"), waybill.Envelope{Headers: with("forze_occurred_at", "today")}, waybill.Envelope{}, true},
 		"a stamp that is none": {foreign.Forze("/orders"), waybill.Envelope{Headers: with("forze_hlc", "12")}, waybill.Envelope{}, true},
 		"a counter beyond HLC": {foreign.Forze("/orders"), waybill.Envelope{Headers: with("forze_hlc", "12.65536")}, waybill.Envelope{}, true},

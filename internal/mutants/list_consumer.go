@@ -3,7 +3,7 @@ package main
 // consumed are faults of the consumer.
 func consumed() []mutant {
 	const judge, settle, receive, schedule, work, process, batching, gate, limit, pause, unstored, groups, renew, once, prefetch = "consumer/judge.go", "consumer/settle.go", "consumer/receive.go", "consumer/schedule.go", "consumer/work.go", "consumer/process.go", "consumer/batching.go", "consumer/gate.go", "consumer/limitstate.go", "consumer/pause.go", "consumer/unstored.go", "consumer/group.go", "consumer/renew.go", "consumer/once.go", "consumer/prefetch.go"
-	return group{pkg: "./consumer"}.of(
+	return append(group{pkg: "./consumer"}.of(
 		mutant{id: "limit-next-age", fault: "a shared limit whose state another program wrote lets nothing begin for ever", file: "consumer/pace.go", old: "max(next.Sub(now.Add(p.slack)), 0)", new: "max(next.Sub(now)-p.slack, 0)", tests: "^FuzzLimitState$"},
 		mutant{id: "structured-topic", fault: "an event in structured mode names another topic than the broker", file: "consumer/structured.go", old: "if topic != \"\" {\n\t\te.Topic = topic", new: "if topic == \"\" {\n\t\te.Topic = topic", tests: "^FuzzUnwrap$"},
 		mutant{id: "consumer-stored-parked", fault: "a parked message has the error with its secrets", file: judge, old: "core.AckReject(d, reason, errtext.WithText(err, j.text))", new: "core.AckReject(d, reason, err)", tests: "^TestStoredErrorsAreWithoutSecrets$"},
@@ -122,5 +122,7 @@ func consumed() []mutant {
 		mutant{id: "consumer-flow-one", fault: "while a message probes the broker sends ahead what Prefetch allows", file: prefetch, old: "case r.pause.state == probing:\n\t\treturn l.stays() + 1", new: "case r.pause.state == probing:\n\t\treturn want", tests: "^TestReleasedAfterThePauseIsTold$"},
 		mutant{id: "consumer-idle-down", fault: "Run takes a broker that cannot be reached for an idle one", file: once, old: "r.load.held > 0 || r.down || ", new: "r.load.held > 0 || ", tests: "^TestIdleIsNotUnreachable$"},
 		mutant{id: "consumer-renew-count", fault: "a loss that a renewal finds is not counted", file: renew, old: "\tr.tel.count(r.settleCtx, r.tel.lost, 1)\n", new: "", tests: "^TestLostAtRenewal$"},
-	)
+	), group{pkg: "./consumer/foreign"}.of(
+		mutant{id: "foreign-forze-key", fault: "a message of forze without a key is another one than its moved row", file: "consumer/foreign/foreign.go", old: "if e.Key == id {", new: "if e.Key == \"\" {", tests: "^TestReaders$"},
+	)...)
 }

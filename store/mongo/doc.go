@@ -3,7 +3,7 @@
 //
 //	store, err := mongostore.New(client.Database("shop"), mongostore.Options{Source: "/orders"})
 //	unit, err := store.NewUnitOfWork()
-//	err = partition.Do(ctx, func(ctx context.Context, tx *mongo.Session) error {
+//	err = unit.Do(ctx, func(ctx context.Context, tx *mongo.Session) error {
 //		if _, err := orders.InsertOne(ctx, o); err != nil {
 //			return err
 //		}

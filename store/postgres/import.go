@@ -145,7 +145,7 @@ var foreigns = []foreign{
 	},
 	{
 		System: importer.System{Name: "forze", Title: "forze", Table: "app.outbox"},
-		where:  "status <> 'published'",
+		where:  "status <> 'published' AND payload->>'__fz_enc__' IS NULL",
 		order:  []string{"hlc", "created_at", "id"},
 		columns: []foreignColumn{
 			{name: "route", expression: "old.outbox_route"},

@@ -215,6 +215,13 @@ func TestGrants(t *testing.T) {
 	if !errors.Is(err, waybill.ErrMisconfigured) || !strings.Contains(err.Error(), "grant") {
 		t.Fatalf("a producer's cancel: %v", err)
 	}
+	consumer, err := postgres.New(as[roles.Consumer], postgres.Options{Source: "/test"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := consumer.Check(t.Context()); !errors.Is(err, waybill.ErrMisconfigured) || !strings.Contains(err.Error(), "take NewInbox") {
+		t.Fatalf("a consumer's check of an outbox: %v", err)
+	}
 	nobody, _ := open("nobody " + suffix)
 	if err := nobody.Check(t.Context()); !errors.Is(err, waybill.ErrMisconfigured) || !strings.Contains(err.Error(), "GRANT USAGE") {
 		t.Fatalf("nobody's check: %v", err)

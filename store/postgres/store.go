@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"fmt"
 	"slices"
 	"time"
 
@@ -64,6 +65,9 @@ func checkBoth(ctx context.Context, outbox, inbox core.Checker) error {
 	second := inbox.Check(ctx)
 	if first != nil && second != nil && first.Error() == second.Error() {
 		return first // such as a schema that is missing
+	}
+	if first != nil && second == nil {
+		first = fmt.Errorf("%w (or, if the program only consumes: take NewInbox, for which the inbox alone will do)", first)
 	}
 	return errors.Join(first, second)
 }

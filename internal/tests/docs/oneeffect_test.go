@@ -47,7 +47,8 @@ func oldSQLAlchemy(t *testing.T, c *pgx.Conn, where string) (sent []amqp.Publish
 	return sent, keys
 }
 
-// oldForze is oldSQLAlchemy for forze, which writes the fields of a body in another order than the database.
+// oldForze is oldSQLAlchemy for forze, which writes the fields of a body in another order than the database, and sends
+// the event id as the key of a message without one.
 func oldForze(t *testing.T, c *pgx.Conn, where string) (sent []amqp.Publishing, keys []string) {
 	t.Helper()
 	for _, r := range queryRows[struct {
@@ -55,7 +56,7 @@ func oldForze(t *testing.T, c *pgx.Conn, where string) (sent []amqp.Publishing, 
 		Payload                   map[string]any
 		Key, Tenant, Conversation *string
 		OccurredAt                time.Time
-	}](t, c, `SELECT event_id::text, event_type, payload, ordering_key AS key, tenant_id::text AS tenant, correlation_id::text AS conversation,
+	}](t, c, `SELECT event_id::text, event_type, payload, coalesce(ordering_key, event_id::text) AS key, tenant_id::text AS tenant, correlation_id::text AS conversation,
 		occurred_at FROM app.outbox WHERE `+where+` ORDER BY hlc`) {
 		body, err := json.MarshalIndent(r.Payload, "", "  ")
 		if err != nil {
