@@ -67,3 +67,48 @@ func TestRemovedStaysRemoved(t *testing.T) {
 		})
 	}
 }
+
+// A dead letter of another system that a person moves into a subscription's queue, as a shovel does, has its topic.
+// MV-01
+func TestMovedDeadLetterHasItsTopic(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	mq := testenv.RabbitMQ(t)
+	bus := dial(t, mq.URL, rabbitmq.Options{})
+	r := subscribe(t, bus, core.Subscription{Queue: "q", Bindings: []string{"none"}})
+	ch := testenv.Channel(t, mq.URL)
+	dead := amqp.Table{"x-queue-type": "quorum", "x-dead-letter-exchange": "", "x-dead-letter-routing-key": "old.dlq"}
+	_, err := ch.QueueDeclare("old.dlq", true, false, false, false, nil)
+	if err == nil {
+		_, err = ch.QueueDeclare("old", true, false, false, false, dead)
+	}
+	if err == nil {
+		err = ch.QueueBind("old", "#", "waybill", false, nil)
+	}
+	if err == nil {
+		err = ch.PublishWithContext(ctx, "waybill", "a.b", true, false, amqp.Publishing{MessageId: "m"})
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	take := func(queue string) (d amqp.Delivery) {
+		patience.Until(t, "a message in "+queue, func() (ok bool) {
+			if d, ok, err = ch.Get(queue, false); err != nil {
+				t.Fatal(err)
+			}
+			return ok
+		})
+		return d
+	}
+	old := take("old")
+	if err := old.Nack(false, false); err != nil {
+		t.Fatal(err)
+	}
+	d := take("old.dlq")
+	if err := ch.PublishWithContext(ctx, "", "q", true, false, amqp.Publishing{MessageId: d.MessageId, Headers: d.Headers}); err != nil {
+		t.Fatal(err)
+	}
+	if got := receive(t, r, 1)[0].Envelope; got.Topic != "a.b" || got.ID != "m" {
+		t.Errorf("%+v", got)
+	}
+}
