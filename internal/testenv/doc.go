@@ -37,7 +37,7 @@
 // there proves nothing about MongoDB: run the tests of store/mongo on a replica set, too.
 //
 // Private servers keep their files in the folder that WAYBILL_TEST_DIR names. By default that is in memory, /dev/shm, if
-// there are 2 GB left, or else the one for temporary files, where servers of benchmarks always are.
+// there are 2 GB left, or else in the one for temporary files, where benchmarks always have them.
 //
 // Servers are those of the distribution, or of any folder of programs:
 //
