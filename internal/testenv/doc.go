@@ -36,8 +36,8 @@
 // proxy that adds transactions (package mongoproxy). scripts/mongodb installs it; it needs root. A test that passes
 // there proves nothing about MongoDB: run the tests of store/mongo on a replica set, too.
 //
-// Private servers keep their files in the folder that WAYBILL_TEST_DIR names. By default that is in memory, /dev/shm, if
-// there are 2 GB left, or else in the one for temporary files, where benchmarks always have them.
+// Private servers keep their files in the folder that WAYBILL_TEST_DIR names. By default that is in memory,
+// /dev/shm, if there are 2 GB left, or else the one for temporary files, which benchmarks always use.
 //
 // Servers are those of the distribution, or of any folder of programs:
 //
