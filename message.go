@@ -243,10 +243,10 @@ func SubRoute(route, by string, n int) string {
 	return NthSubRoute(route, int(h.Sum32()%uint32(min(max(n, 1), MaxSubRoutes))))
 }
 
-// NthSubRoute returns the name of a share of route by its number, counted from 0.
+// NthSubRoute returns the name of a sub-route of route by its number, counted from 0.
 func NthSubRoute(route string, i int) string { return route + "#" + strconv.Itoa(i) }
 
-// BaseRoute returns the route that a store's route is a share or a lane of.
+// BaseRoute returns the route that a store's route is a sub-route or a lane of.
 func BaseRoute(route string) string {
 	base, _, _ := strings.Cut(route, "/")
 	if i := strings.LastIndexByte(base, '#'); i >= 0 {

@@ -7,8 +7,8 @@ import (
 	"github.com/waybill-go/waybill"
 )
 
-// The share of a name is in databases: it never changes. Other languages compute it, too.
-func TestShareRoute(t *testing.T) {
+// The sub-route of a name is in databases: it never changes. Other languages compute it, too.
+func TestSubRoute(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		by   string
@@ -24,7 +24,7 @@ func TestShareRoute(t *testing.T) {
 		{"acme", 1000, waybill.SubRoute("orders", "acme", waybill.MaxSubRoutes)},
 	} {
 		if got := waybill.SubRoute("orders", c.by, c.n); got != c.want {
-			t.Errorf("share of %q of %d: %s, want %s", c.by, c.n, got, c.want)
+			t.Errorf("sub-route of %q of %d: %s, want %s", c.by, c.n, got, c.want)
 		}
 	}
 	got := map[string]int{}
@@ -37,7 +37,7 @@ func TestShareRoute(t *testing.T) {
 		}
 	}
 	if len(got) != 64 {
-		t.Errorf("%d shares", len(got))
+		t.Errorf("%d sub-routes", len(got))
 	}
 	for route, want := range map[string]string{
 		"r": "r", "r#3": "r", "r#63/high": "r", "r/low": "r", "r#x": "r#x", "r#": "r#", "a#1#2": "a#1", "#1": "",

@@ -117,13 +117,13 @@ func stageConcurrent(ctx context.Context, env *servers, s scale) ([]row, error) 
 		return nil, err
 	}
 	asleep.name, asleep.unit, asleep.target = "commits of 16 producers that stage, relay asleep, against without staging", "commits/s", "≥ 0.65"
-	unit, err := pairs(ctx, s.pairs, none, func(ctx context.Context) (sample, error) {
+	work, err := pairs(ctx, s.pairs, none, func(ctx context.Context) (sample, error) {
 		return produce(ctx, env, s, load{unit: true, delay: 24 * time.Hour, relay: true})
 	})
 	if err != nil {
 		return nil, err
 	}
-	unit.name, unit.unit, unit.target = "commits of 16 producers through the unit of work, relay asleep, against without staging", "commits/s", "≥ 0.75"
+	work.name, work.unit, work.target = "commits of 16 producers through the unit of work, relay asleep, against without staging", "commits/s", "≥ 0.75"
 	down, err := pairs(ctx, s.pairs, none, func(ctx context.Context) (sample, error) { return produce(ctx, env, s, load{stage: true}) })
 	if err != nil {
 		return nil, err
@@ -140,7 +140,7 @@ func stageConcurrent(ctx context.Context, env *servers, s scale) ([]row, error) 
 		},
 		func(ctx context.Context) (sample, error) { return produce(ctx, env, s, load{stage: true, relay: true}) })
 	draining.name, draining.unit, draining.target = "commits of 16 producers, relay draining, wake-up on against off", "commits/s", "≥ 0.95"
-	return []row{asleep, unit, down, hand, draining}, err
+	return []row{asleep, work, down, hand, draining}, err
 }
 
 // load is what producers and the relay do.

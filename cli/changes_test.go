@@ -119,7 +119,7 @@ func TestHeadOfAKilledRelay(t *testing.T) {
 // killedRelay has a relay take all records, and vanish.
 func (s *shop) killedRelay(lease time.Duration) {
 	s.tb.Helper()
-	self := core.Member{Session: core.Session(time.Now().UnixNano()), Lease: lease, Routes: []core.ServedRoute{{Route: waybill.DefaultRoute, Partitions: 1}}}
+	self := core.Member{Session: core.Session(time.Now().UnixNano()), Lease: lease, Routes: []core.ServedRoute{{Route: waybill.DefaultRoute, InitialPartitions: 1}}}
 	r, err := s.store.Heartbeat(s.tb.Context(), core.HeartbeatRequest{Self: self, Join: true})
 	if err != nil || len(r.Partitions) != 1 || r.Partitions[0].Owner != 0 {
 		s.tb.Fatal(r, err)

@@ -109,8 +109,8 @@ func TestStatusOfMessagesOut(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	join(1, "relay east", core.ServedRoute{Route: "default", Partitions: 1, HandedOut: 3, OldestHandedOut: 90 * time.Second})
-	join(2, "relay west\x1b[2J", core.ServedRoute{Route: "default", Partitions: 1}, core.ServedRoute{Route: "mails", Partitions: 1, HandedOut: 1, OldestHandedOut: 2 * time.Hour})
+	join(1, "relay east", core.ServedRoute{Route: "default", InitialPartitions: 1, HandedOut: 3, OldestHandedOut: 90 * time.Second})
+	join(2, "relay west\x1b[2J", core.ServedRoute{Route: "default", InitialPartitions: 1}, core.ServedRoute{Route: "mails", InitialPartitions: 1, HandedOut: 1, OldestHandedOut: 2 * time.Hour})
 	out := s.run("status").is(t, 0, "route mails: relay west", "has 1 record out, the oldest for 2h", "route default: relay east has 3 records out, the oldest for 1m30s").out
 	if strings.Index(out, "route mails: relay") > strings.Index(out, "route default: relay east") || strings.Contains(out, "\x1b") {
 		t.Errorf("the oldest is not first, or a name reaches the terminal as it is: %q", out)

@@ -216,8 +216,8 @@ func (b *batching) done(j job) (held bool) {
 // holdMember takes member n, which is held or whose verdict is being stored, out of its batch. Later members of its key
 // go back behind it.
 func (b *batching) holdMember(t *batch, n int) {
-	t.states[n] = memberLeft
-	b.putBack(t.members[n], t.leave(n))
+	t.states[n] = memberTakenOut
+	b.putBack(t.members[n], t.takeOut(n))
 }
 
 // batch is what is handled together. It belongs to its worker.
@@ -230,9 +230,9 @@ type batch struct {
 type memberState uint8
 
 const (
-	memberOpen  memberState = iota // not decided yet
-	memberEnded                    // settled
-	memberLeft                     // in the schedule again: it keeps its key, or waits behind one that does
+	memberOpen     memberState = iota // not decided yet
+	memberEnded                       // settled
+	memberTakenOut                    // in the schedule again: it keeps its key, or waits behind one that does
 )
 
 func newBatch(members []*message) *batch {
@@ -242,8 +242,8 @@ func newBatch(members []*message) *batch {
 // open reports whether member n is not decided yet.
 func (t *batch) open(n int) bool { return t.states[n] == memberOpen }
 
-// leave takes the open members behind member n that have its key out of the batch.
-func (t *batch) leave(n int) []*message {
+// takeOut takes the open members behind member n that have its key out of the batch.
+func (t *batch) takeOut(n int) []*message {
 	key := t.members[n].key()
 	if key == "" {
 		return nil
@@ -251,7 +251,7 @@ func (t *batch) leave(n int) []*message {
 	var left []*message
 	for i, m := range t.members {
 		if i > n && t.open(i) && m.key() == key {
-			t.states[i] = memberLeft
+			t.states[i] = memberTakenOut
 			left = append(left, m)
 		}
 	}

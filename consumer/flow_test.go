@@ -133,7 +133,7 @@ func TestConcurrency(t *testing.T) {
 }
 
 // CO-03: one key one at a time in order, others beside it; a retried message does not hold up its key.
-func TestLanes(t *testing.T) {
+func TestKeysRunBesideEachOther(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := declared(t)

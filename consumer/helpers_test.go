@@ -134,7 +134,7 @@ func (r *receiver) Settle(ctx context.Context, acks []core.Ack) core.Results {
 	}
 	res := make(core.Results, len(acks))
 	for i, a := range acks {
-		if !a.Free {
+		if !a.SameAttempt {
 			res[i] = r.Receiver.Settle(ctx, acks[i:i+1])[0]
 			continue
 		}
@@ -170,7 +170,7 @@ func (b *bus) verdicts() map[core.Verdict]int {
 	defer b.mu.Unlock()
 	out := map[core.Verdict]int{}
 	for _, a := range b.acks {
-		if a.Free {
+		if a.SameAttempt {
 			a.Verdict = free
 		}
 		out[a.Verdict]++

@@ -164,13 +164,13 @@ func repeatable(err error) bool {
 func call(ctx context.Context, m *message) (st waybill.HandlerStatus, err error) {
 	defer recovered(&err)
 	st, err = m.h.handle(ctx, m.d)
-	probe(err)
+	callMethods(err)
 	return st, err
 }
 
-// probe calls the methods of err that will be called later. A panic in them, such as of a nil pointer to a type of the
-// handler's, happens here, where it is a failure like any other.
-func probe(err error) {
+// callMethods calls the methods of err that will be called later. A panic in them, such as of a nil pointer to a type
+// of the handler's, happens here, where it is a failure like any other.
+func callMethods(err error) {
 	if err != nil {
 		_, _ = err.Error(), waybill.ClassOf(err)
 	}

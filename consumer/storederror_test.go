@@ -60,7 +60,7 @@ func TestStoredErrorsAreWithoutSecrets(t *testing.T) {
 				stop()
 				var got []string
 				for _, a := range b.acks {
-					if a.Verdict == core.VerdictRetry && !a.Free || a.Verdict == core.VerdictReject && a.Delivery.Envelope.ID == "id-1" {
+					if a.Verdict == core.VerdictRetry && !a.SameAttempt || a.Verdict == core.VerdictReject && a.Delivery.Envelope.ID == "id-1" {
 						got = append(got, a.Err)
 					}
 				}

@@ -61,7 +61,7 @@ func (r *runner) retrySettle(m *message, ack core.Ack, err error) bool {
 	case errors.Is(err, core.ErrLocked):
 		r.settleAlone(m, ack)
 		return true
-	case ack.Free: // a broker that takes no copies lets the message go back
+	case ack.SameAttempt: // a broker that takes no copies lets the message go back
 		return r.retrySettle(m, core.AckRelease(m.d), err)
 	case r.stopping && (ack.Verdict == core.VerdictRelease || ack.Verdict == core.VerdictDone):
 		return false // the receiver releases it when it is closed

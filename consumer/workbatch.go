@@ -165,6 +165,6 @@ func (r *runner) attemptBatch(ctx context.Context, h *entry, ds []*waybill.Deliv
 func callBatch(ctx context.Context, h *entry, ds []*waybill.Delivery) (st []waybill.HandlerStatus, err error) {
 	defer recovered(&err)
 	st, err = h.batch(ctx, ds)
-	probe(err)
+	callMethods(err)
 	return st, err
 }

@@ -34,7 +34,7 @@ type WakeCause string
 // The causes of a wake-up, as metric labels.
 const (
 	WakeNotify WakeCause = "notify" // the store was told of a new message
-	WakeTimer  WakeCause = "timer"  // the time asked for has passed
+	WakeLimit  WakeCause = "limit"  // the time asked for has passed
 	WakePoll   WakeCause = "poll"   // the store's own safety poll
 	WakeStop   WakeCause = "stop"   // the context ended
 )

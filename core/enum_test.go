@@ -21,7 +21,7 @@ func TestEnumerationsHaveNames(t *testing.T) {
 		{waybill.JitterEqual, waybill.JitterShare, waybill.JitterNone, waybill.JitterKind(200)},
 		{waybill.HandlerProcessed, waybill.HandlerDuplicate, waybill.HandlerLeftOut, waybill.HandlerStatus(200)},
 		{admin.HeadSkip, admin.HeadSetAside, admin.HeadRequeue, admin.HeadAction(200)},
-		{core.InboxNone, core.InboxProcessed, core.InboxDuplicate, core.InboxStatus(200)},
+		{core.InboxNone, core.InboxNew, core.InboxDuplicate, core.InboxStatus(200)},
 		{core.KeyOrderNone, core.KeyOrderSerial, core.KeyOrderPipelinedPrefix, core.KeyOrder(200)},
 		{core.WildcardsNone, core.WildcardsWord, core.WildcardsTail, core.WildcardsAll, core.Wildcards(200)},
 		{core.VerdictNone, core.VerdictDone, core.VerdictRetry, core.VerdictReject, core.VerdictRelease, core.Verdict(200)},
@@ -30,7 +30,7 @@ func TestEnumerationsHaveNames(t *testing.T) {
 			core.State(200),
 		},
 		{core.EventNone, core.EventStaged, core.EventHandedOut, core.EventRequeued, core.Event(200)},
-		{core.HoldGranted, core.HoldLocked, core.HoldGone, core.HoldStatus(200)},
+		{core.HoldGranted, core.HoldSkipped, core.HoldGone, core.HoldStatus(200)},
 		{core.NoticeKey, core.NoticeRecord, core.NoticeReread, core.NoticeDecide, core.NoticeKind(200)},
 		{core.BlockedByRetry, core.BlockedByAbandoned, core.BlockedByHold, core.BlockReason(200)},
 	} {

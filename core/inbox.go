@@ -63,14 +63,14 @@ type InboxStatus uint8
 // The results of Do.
 const (
 	InboxNone      InboxStatus = iota // failed: nothing was committed
-	InboxProcessed                    // fn ran and was committed
+	InboxNew                          // the key had no mark; from Do: fn ran and was committed
 	InboxDuplicate                    // an earlier transaction had marked the key; fn did not run
 	InboxConflict                     // it had marked the key for another content: another message has the same id
 )
 
 // String returns the name of the result.
 func (s InboxStatus) String() string {
-	return enum.Name("InboxStatus", s, 0, "none", "processed", "duplicate", "conflict")
+	return enum.Name("InboxStatus", s, 0, "none", "new", "duplicate", "conflict")
 }
 
 // BatchInbox gives many messages their effects in one transaction. Without it batch handlers go one by one.
@@ -84,7 +84,7 @@ type BatchInbox[Tx any] interface {
 
 // Marker marks messages in a transaction of the caller's own, for handlers that Waybill does not run.
 type Marker[Tx any] interface {
-	// Mark marks key in tx. InboxProcessed means that the mark is new: do the work in tx and commit both.
+	// Mark marks key in tx. InboxNew means that the mark is new: do the work in tx and commit both.
 	// InboxDuplicate means that the message had its effect before; InboxConflict, that another one with its id had.
 	// Mark waits for a concurrent transaction that marked key, or fails, and the caller runs its transaction again.
 	Mark(ctx context.Context, tx Tx, key InboxKey) (InboxStatus, error)

@@ -12,9 +12,9 @@ import (
 // Times are counted by the store's clock.
 type MarkStore interface {
 	// BeginMark claims key for token, which is never used again, until lease has passed, and returns
-	// InboxProcessed: have the effect, and finish. InboxDuplicate means that key is done; InboxConflict, that it is
-	// done with another Print. If it is claimed under another token whose lease has not passed, the error matches
-	// waybill.ErrInFlight. A second call with the same token renews the claim.
+	// InboxNew: have the effect, and finish. InboxDuplicate means that key is done; InboxConflict, that it is
+	// done with another ContentHash. If it is claimed under another token whose lease has not passed, the error
+	// matches waybill.ErrInFlight. A second call with the same token renews the claim.
 	BeginMark(ctx context.Context, key InboxKey, token string, lease time.Duration) (InboxStatus, error)
 	// FinishMark marks key as done for at least keep (0 = for ever), also if another token claims it.
 	FinishMark(ctx context.Context, key InboxKey, keep time.Duration) error

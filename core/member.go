@@ -9,8 +9,7 @@ type Member struct {
 	Name string
 	// Heartbeats rises with each renewal.
 	Heartbeats int64
-	// Lease is shown to operators. Other members wait for their own lease, not for this one, before they take the
-	// member for dead.
+	// Lease is how long Heartbeats may stand still before others take the member for dead; 0 = their own lease.
 	Lease time.Duration
 	// Routes are the routes it serves.
 	Routes []ServedRoute
@@ -31,8 +30,8 @@ type Member struct {
 // ServedRoute is a route that a member serves.
 type ServedRoute struct {
 	Route string
-	// Partitions is the number of partitions that the member makes if the route has none.
-	Partitions int
+	// InitialPartitions is the number of partitions that the member makes if the route has none.
+	InitialPartitions int
 	// Unavailable reports that the member cannot hand out now, because it is paused or its broker is away. It
 	// should own no partition of the route if another member can.
 	Unavailable bool
@@ -49,7 +48,7 @@ type HeartbeatRequest struct {
 	Self Member
 	Join bool
 	// Leave removes Self, after Transfers: its holds end without counting crashes, its partitions become free, and
-	// their UncertainUpTo stays.
+	// their MaybeOutUpTo stays.
 	Leave bool
 	Evict []Eviction
 	// Suspect marks members that still have the given Presence as Suspected.
@@ -73,21 +72,22 @@ type Suspicion struct {
 }
 
 // Transfer gives a partition to To, if From owns it; session 0 stands for a free partition. A transfer from a session
-// to itself stores ReadAfter and UncertainUpTo. A late call stores nothing: its Self.Heartbeats is below the stored
+// to itself stores ReadAfter and MaybeOutUpTo. A late call stores nothing: its Self.Heartbeats is below the stored
 // one.
 type Transfer struct {
 	Partition Partition
 	From, To  Session
-	// ReadAfter: a new owner must read the records with a greater sequence. UncertainUpTo: a member that died can
+	// ReadAfter: a new owner must read the records with a greater sequence. MaybeOutUpTo: a member that died can
 	// have handed out records up to this sequence. Both count only in a transfer from a session to itself.
-	ReadAfter, UncertainUpTo int64
+	ReadAfter, MaybeOutUpTo int64
 }
 
 // Membership lists the members and the partitions with their owners.
 type Membership struct {
 	// IsMember reports that the caller's session is a member. If not, it was removed, or it never joined.
-	IsMember   bool
-	Epoch      string
+	IsMember bool
+	// StoreEpoch names the history of the database, as in [ReadResult].
+	StoreEpoch string
 	Members    []Member
 	Partitions []PartitionState
 	// HasNotices reports that there are notices on routes that HeartbeatRequest.Self serves. The caller is to read
@@ -96,10 +96,10 @@ type Membership struct {
 }
 
 // PartitionState is a partition and its owner, 0 if it is free. Term grows with each change of the owner, and is above
-// 0.
+// 0. ReadAfter and MaybeOutUpTo are as in [Transfer].
 type PartitionState struct {
-	Partition                Partition
-	Owner                    Session
-	Term                     int64
-	ReadAfter, UncertainUpTo int64
+	Partition               Partition
+	Owner                   Session
+	Term                    int64
+	ReadAfter, MaybeOutUpTo int64
 }

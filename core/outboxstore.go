@@ -44,14 +44,14 @@ type OutboxStore interface {
 	// makes the partitions of routes that have none, evicts m.Evict, makes m.Transfers, and returns the resulting
 	// membership. It skips an eviction or a transfer whose row is locked, an eviction whose member has sent another
 	// heartbeat, and a transfer whose partition has another owner than From. Evicting a member counts a crash for
-	// each record it holds, ends its holds, frees its partitions, and sets their UncertainUpTo to the last sequence
+	// each record it holds, ends its holds, frees its partitions, and sets their MaybeOutUpTo to the last sequence
 	// drawn. Evict can contain Self: its eviction is no exception. In the end Heartbeat deletes the partitions of
 	// routes that no member serves and of which no member owns a partition. The partitions that such a route is
-	// given later begin with the least ReadAfter and the greatest UncertainUpTo of these, and a later term.
+	// given later begin with the least ReadAfter and the greatest MaybeOutUpTo of these, and a later term.
 	Heartbeat(ctx context.Context, m HeartbeatRequest) (Membership, error)
 	// Read answers all parts of req from one snapshot and locks nothing.
 	Read(ctx context.Context, self Session, req ReadRequest) (ReadResult, error)
-	// Hold writes holds. It does not wait for a record that a transaction has locked, but answers HoldLocked. Of
+	// Hold writes holds. It does not wait for a record that a transaction has locked, but answers HoldSkipped. Of
 	// one that self holds already, it can answer HoldGranted as well. A removed session gets ErrFenced.
 	Hold(ctx context.Context, self Session, req HoldRequest) ([]HoldResult, error)
 	// ReleasePartition does all of the following or nothing: it writes holds of self for exactly the records of out
@@ -79,7 +79,7 @@ type OutboxStore interface {
 	Traits() StoreTraits
 }
 
-// StoreTraits are a store's promises. The zero value promises nothing.
+// StoreTraits are a store's promises. The zero value promises nothing but exact transaction ids.
 type StoreTraits struct {
 	// MaxLateCommit is zero if the transaction ids of a ReadResult are exact. Otherwise a transaction can show
 	// records although the ids say that it has ended, but only if it began no longer ago than this.
@@ -100,9 +100,9 @@ type Session int64
 type RouteSlots struct {
 	Route string
 	Slots Slots
-	// DueWithin has a Due look only for records that came due no longer ago than this; 0 = for all. A store can
+	// MaxOverdue has a Due look only for records that came due no longer ago than this; 0 = for all. A store can
 	// ignore it. Older records do not count in NextIn.
-	DueWithin time.Duration
+	MaxOverdue time.Duration
 	// DueExcludeHeld has a Due leave out the retries that self holds already.
 	DueExcludeHeld bool
 }
@@ -149,8 +149,8 @@ type Record struct {
 	Cancellable bool
 	// HeldBy is the live session that holds it; 0 = none. A hold of a removed session does not count.
 	HeldBy Session
-	// Age is the time since it first became due, retries notwithstanding, by the store's clock.
-	Age time.Duration
+	// DueFor is the time since it first became due, retries notwithstanding, by the store's clock.
+	DueFor time.Duration
 	// ExpiresIn is the time until it expires, by the store's clock; 0 or less = expired. Valid only if Expires is
 	// set.
 	Expires   bool
@@ -170,12 +170,12 @@ const (
 )
 
 // String returns the name of the block reason.
-func (o BlockReason) String() string {
-	return enum.Name("BlockReason", o, 1, "retrying", "blocking", "held")
+func (r BlockReason) String() string {
+	return enum.Name("BlockReason", r, 1, "retrying", "blocking", "held")
 }
 
-// BlockedRecord is a record that blocks its key.
-type BlockedRecord struct {
+// BlockingRecord is a record that blocks its key.
+type BlockingRecord struct {
 	Ref
 	Slot   uint8
 	Key    string

@@ -9,18 +9,18 @@ import (
 
 // ReadRequest is one call of Read.
 type ReadRequest struct {
-	// SeenSeq is the greatest ReadResult.LastSeq of this Epoch that the caller has seen; it selects no records. The
-	// result has UpperTx if more numbers were drawn since.
-	SeenSeq int64
-	// SeenNotice is the greatest ReadResult.LastNotice of this Epoch that the caller has seen. The result has
-	// UpperTx, too, if more notices were numbered since. Those with a number up to AfterNotice need not come; a
-	// store can ignore it.
-	SeenNotice, AfterNotice int64
+	// KnownLastSeq is the greatest ReadResult.LastSeq of this StoreEpoch that the caller has seen; it selects no
+	// records. The result has LastSeqXmax if more numbers were drawn since.
+	KnownLastSeq int64
+	// KnownLastNotice is the greatest ReadResult.LastNotice of this StoreEpoch that the caller has seen. The result
+	// has LastSeqXmax, too, if more notices were numbered since. Those with a number up to AfterNotice need not
+	// come; a store can ignore it.
+	KnownLastNotice, AfterNotice int64
 	// Slots are slots of routes; the result tells which of them the session owns.
 	Slots []RouteSlots
 	// NewlyOwned asks for every waiting record of these slots: retries and blocking records that have a key, and
 	// the records, keyed or not, that other live sessions hold. They come by sequence, above NewlyOwnedAfter, up to
-	// BlockedLimit.
+	// BlockingLimit.
 	NewlyOwned      []RouteSlots
 	NewlyOwnedAfter int64
 	// BlockingRoutes are the routes on which an abandoned record blocks its key, as [waybill.Reason.Blocks] says.
@@ -29,9 +29,9 @@ type ReadRequest struct {
 	Ranges  []Range
 	Keys    []KeyRange
 	Recheck []Ref
-	// BlockedLimit bounds ReadResult.Blocked alone. A limit of 0 or less, here and in Ranges and Keys, stands for a
-	// bound of the store's own, or fails.
-	BlockedLimit int
+	// BlockingLimit bounds ReadResult.Blocking alone. A limit of 0 or less, here and in Ranges and Keys, stands for
+	// a bound of the store's own, or fails.
+	BlockingLimit int
 	// Bytes bounds the bodies of one range; at least one record is returned, even if it is larger.
 	Bytes int64
 }
@@ -40,7 +40,7 @@ type ReadRequest struct {
 // is due, and neither settled nor waiting for a time. Held records are ready, too.
 type Range struct {
 	RouteSlots
-	From, To int64
+	AfterSeq, UpToSeq int64
 	// ExcludeKeys lists keys to leave out, and ExcludeSeqs sequences. A store can ignore both.
 	ExcludeKeys []string
 	ExcludeSeqs []int64
@@ -52,9 +52,9 @@ type Range struct {
 // KeyRange asks for the ready records of one key with AfterSeq < sequence ≤ UpToSeq, in order, and for all records of
 // any sequence that block the key.
 type KeyRange struct {
-	Route, Key string
-	From, To   int64
-	Limit      int
+	Route, Key        string
+	AfterSeq, UpToSeq int64
+	Limit             int
 }
 
 // ReadResult is the answer to a ReadRequest, from one snapshot.
@@ -63,38 +63,40 @@ type ReadResult struct {
 	IsMember bool
 	// Suspected reports that another member has suspected the caller.
 	Suspected bool
-	// Epoch changes after a database went back: after a fail-over, or a restore that was declared.
-	Epoch string
+	// StoreEpoch changes after a database went back: after a fail-over, or a restore that was declared.
+	StoreEpoch string
 	// Owned are the slots of ReadRequest.Slots that the session owns, one for each.
 	Owned []Slots
-	// Blocked are the waiting records of ReadRequest.NewlyOwned. MoreBlocked reports that there are more.
-	Blocked     []BlockedRecord
-	MoreBlocked bool
+	// Blocking are the waiting records of ReadRequest.NewlyOwned: those that block their key, and held ones without
+	// a key, which block nothing. MoreBlocking reports that there are more.
+	Blocking     []BlockingRecord
+	MoreBlocking bool
 	// Ranges and Keys answer those of the ReadRequest, one each.
 	Ranges []Records
 	Keys   []KeyRecords
 	// Rechecked are the records of ReadRequest.Recheck that are still live: ready or held ones as records, waiting
-	// ones as Blocked. The others are gone.
-	Rechecked        []Record
-	RecheckedBlocked []BlockedRecord
+	// ones as RecheckedBlocking. The others are gone.
+	Rechecked         []Record
+	RecheckedBlocking []BlockingRecord
 	// Notices are the notices of ReadRequest.Slots, the first 1,000 of them.
 	Notices []Notice
 	// LastNotice is the last number of a notice that was drawn when the snapshot was taken, or a later one; 0 if
-	// the store does not tell. What NextTx, UpperTx and RunningTxs say of sequences holds for these numbers, too.
+	// the store does not tell. What SnapshotXmax, LastSeqXmax and RunningTxs say of sequences holds for these
+	// numbers, too.
 	LastNotice int64
 
 	// LastSeq is the last sequence that was drawn when the snapshot was taken, or a later one. No record of the
 	// snapshot has a greater one.
 	LastSeq int64
-	// NextTx, UpperTx and RunningTxs are transaction ids, no sequences. They tell which numbers the snapshot does
-	// not show yet. A transaction has its id before it draws its first number.
+	// SnapshotXmax, LastSeqXmax and RunningTxs are transaction ids, no sequences. They tell which numbers the
+	// snapshot does not show yet. A transaction has its id before it draws its first number.
 	//
-	// NextTx: a transaction with an id below NextTx that is not in RunningTxs has ended, and the snapshot shows its
-	// committed records.
-	NextTx int64
-	// UpperTx: a transaction that can still show a number up to LastSeq has an id below UpperTx. It is 0 if no
-	// number was drawn since ReadRequest.SeenSeq.
-	UpperTx int64
+	// SnapshotXmax: a transaction with an id below SnapshotXmax that is not in RunningTxs has ended, and the
+	// snapshot shows its committed records.
+	SnapshotXmax int64
+	// LastSeqXmax: a transaction that can still show a number up to LastSeq has an id below LastSeqXmax. It is 0 if
+	// no number was drawn since ReadRequest.KnownLastSeq.
+	LastSeqXmax int64
 	// RunningTxs are transactions that have not ended.
 	RunningTxs []int64
 }
@@ -107,9 +109,9 @@ type Records struct {
 
 // KeyRecords are the answer to a KeyRange.
 type KeyRecords struct {
-	Records []Record
-	More    bool
-	Blocked []BlockedRecord
+	Records  []Record
+	More     bool
+	Blocking []BlockingRecord
 }
 
 // NoticeKind is the kind of a notice.
@@ -151,11 +153,11 @@ type HoldRequest struct {
 	// Refs are records of self's partitions to hold: each that still matches the Ref, is live, and is held by no
 	// other session. They can be out already.
 	Refs []Ref
-	// KeylessLimit asks for that many ready records of Slots that have no key and that no other session holds, in
-	// slots of any owner, in order: first those that self holds and that are not in ExcludeRefs.
-	Slots        RouteSlots
+	// KeylessLimit asks for that many ready records of KeylessSlots that have no key and that no other session
+	// holds, in slots of any owner, in order: first those that self holds and that are not in ExcludeRefs.
+	KeylessSlots RouteSlots
 	KeylessLimit int
-	// ExcludeRefs are the records of Slots that the caller has in memory already.
+	// ExcludeRefs are the records of KeylessSlots that the caller has in memory already.
 	ExcludeRefs []Ref
 	// Bytes bounds the bodies of the keyless records, but for the first one; 0 = unbounded.
 	Bytes int64
@@ -164,12 +166,12 @@ type HoldRequest struct {
 	AfterSeq, UpToSeq int64
 	// ExtraSeqs are sequences outside of AfterSeq and UpToSeq at which keyless records are looked for, too.
 	ExtraSeqs []int64
-	// UnheldLimit bounds the records that the Hold found in the range and did not hold, although they are ready,
+	// SkippedLimit bounds the records that the Hold found in the range and did not hold, although they are ready,
 	// have no key and are not in ExcludeRefs: those that another session holds, or a transaction has locked, and
-	// those beyond Bytes. With UpToSeq the answer has them, each with HoldLocked and without a Record: all those of
-	// ExtraSeqs, and the first UnheldLimit of the range, up to the greatest that was held if KeylessLimit were
+	// those beyond Bytes. With UpToSeq the answer has them, each with HoldSkipped and without a Record: all those
+	// of ExtraSeqs, and the first SkippedLimit of the range, up to the greatest that was held if KeylessLimit were
 	// held.
-	UnheldLimit int
+	SkippedLimit int
 	// CountDelivery counts a delivery for each record that self did not hold before.
 	CountDelivery bool
 }
@@ -180,13 +182,13 @@ type HoldStatus uint8
 // The results of a Hold.
 const (
 	HoldGranted HoldStatus = iota + 1 // it is held by self
-	HoldLocked                        // a transaction has locked it, or another session holds it: ask again
+	HoldSkipped                       // a transaction has locked it, or another session holds it: ask again
 	HoldGone                          // it is no longer the Ref
 )
 
 // String returns the name of the result.
-func (g HoldStatus) String() string {
-	return enum.Name("HoldStatus", g, 1, "granted", "locked", "gone")
+func (s HoldStatus) String() string {
+	return enum.Name("HoldStatus", s, 1, "granted", "skipped", "gone")
 }
 
 // HoldResult is one record of a Hold: one for each of HoldRequest.Refs, in their order, or a keyless one with its

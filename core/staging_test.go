@@ -219,7 +219,7 @@ func TestExpiryOfRoutes(t *testing.T) { // ST-11
 		o.TTL, o.Now = time.Hour, func() time.Time { return now }
 		o.RouteTTL = map[string]time.Duration{"mails": 10 * time.Minute, "audit": -1}
 	})
-	share := waybill.SubRoute("mails", "acme", 8)
+	sub := waybill.SubRoute("mails", "acme", 8)
 	for name, tc := range map[string]struct {
 		m    waybill.Message
 		want []time.Duration // by route; 0 = never
@@ -227,7 +227,7 @@ func TestExpiryOfRoutes(t *testing.T) { // ST-11
 		"three routes":    {waybill.RawMessage("t", "", nil, waybill.Routes("mails", "audit", "other")), []time.Duration{10 * time.Minute, 0, time.Hour}},
 		"the default one": {waybill.RawMessage("t", "", nil), []time.Duration{time.Hour}},
 		"a lane":          {waybill.RawMessage("t", "", nil, waybill.Routes("mails"), waybill.InLane(waybill.LaneHigh)), []time.Duration{10 * time.Minute}},
-		"a share":         {waybill.RawMessage("t", "", nil, waybill.Routes(share)), []time.Duration{10 * time.Minute}},
+		"a sub-route":     {waybill.RawMessage("t", "", nil, waybill.Routes(sub)), []time.Duration{10 * time.Minute}},
 		"scheduled":       {waybill.RawMessage("t", "", nil, waybill.Routes("mails"), waybill.Delay(time.Hour)), []time.Duration{70 * time.Minute}},
 		"its own":         {waybill.RawMessage("t", "", nil, waybill.Routes("mails", "audit"), waybill.TTL(time.Second)), []time.Duration{time.Second, time.Second}},
 		"never":           {waybill.RawMessage("t", "", nil, waybill.Routes("mails"), waybill.TTL(-1)), []time.Duration{0}},

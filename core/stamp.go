@@ -90,8 +90,8 @@ func (s *Stamper) Clock() *hlc.Clock { return s.opts.Clock }
 type StagedRow struct {
 	Envelope waybill.Envelope
 	Route    string
-	// UniqueID reports that the stamper made the id with NewID, so that no other row has it on this route.
-	UniqueID bool
+	// GeneratedID reports that the stamper made the id with NewID, so that no other row has it on this route.
+	GeneratedID bool
 	// DeliverAt, or else Delay from now by the store's clock, is when the message is due; both zero = at once.
 	DeliverAt time.Time
 	Delay     time.Duration
@@ -113,10 +113,10 @@ func (r *StagedRow) IDTakenError(op string) error {
 	}
 }
 
-// KeyTakenError is the error of a Stage whose row has the dedupe key of a live record of its route and topic with
+// DedupeKeyTakenError is the error of a Stage whose row has the dedupe key of a live record of its route and topic with
 // another source. As a duplicate it would be lost without a word. Op is the operation, such as "waybill/postgres:
 // stage".
-func (r *StagedRow) KeyTakenError(op string) error {
+func (r *StagedRow) DedupeKeyTakenError(op string) error {
 	key := r.DedupeKey
 	if _, own, ok := strings.Cut(key, check.TenantEnd); ok {
 		key = own
@@ -178,7 +178,7 @@ func (s *Stamper) Stamp(ctx context.Context, msgs []waybill.Message) ([]StagedRo
 		row := StagedRow{
 			Envelope: msgs[i].Envelope, DeliverAt: msgs[i].DeliverAt, Delay: msgs[i].Delay,
 			DedupeKey: msgs[i].DedupeKey, Replace: msgs[i].Replace,
-			Cancellable: msgs[i].Cancellable || msgs[i].DedupeKey != "", UniqueID: s.fresh && msgs[i].ID == "",
+			Cancellable: msgs[i].Cancellable || msgs[i].DedupeKey != "", GeneratedID: s.fresh && msgs[i].ID == "",
 		}
 		s.fill(&row.Envelope, now, &scope)
 		row.DedupeKey = storedDedupeKey(row.Envelope.Tenant, row.DedupeKey)
@@ -194,7 +194,7 @@ func (s *Stamper) Stamp(ctx context.Context, msgs []waybill.Message) ([]StagedRo
 		for j, r := range routes {
 			row.Route = waybill.LaneRoute(r, msgs[i].Lane)
 			row.Envelope.Expires = s.expires(&msgs[i], r, now)
-			row.UniqueID = row.UniqueID && !slices.Contains(routes[:j], r)
+			row.GeneratedID = row.GeneratedID && !slices.Contains(routes[:j], r)
 			row.Cancellable = cancellable || slices.Contains(s.opts.Cancellable, r)
 			rows = append(rows, row)
 		}

@@ -118,8 +118,8 @@ func TestStampFresh(t *testing.T) {
 		"given":              {newStamper(t, nil), waybill.RawMessage("t", "", nil, waybill.ID("order-1")), false},
 		"the caller's NewID": {own, waybill.RawMessage("t", "", nil), false},
 	} {
-		if row := stampOne(t, tc.stamper, t.Context(), tc.m); row.UniqueID != tc.want {
-			t.Errorf("%s: UniqueID is %v", name, row.UniqueID)
+		if row := stampOne(t, tc.stamper, t.Context(), tc.m); row.GeneratedID != tc.want {
+			t.Errorf("%s: GeneratedID is %v", name, row.GeneratedID)
 		}
 	}
 }

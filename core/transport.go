@@ -311,9 +311,9 @@ type Ack struct {
 	Verdict  Verdict
 	// Delay is how long to wait before the retry.
 	Delay time.Duration
-	// Free, of a retry: it costs no attempt. The next delivery is the same attempt. All other rules of a retry
-	// hold. A broker with one count (SubscriberTraits.AttemptsAreDeliveries) counts it all the same.
-	Free bool
+	// SameAttempt, of a retry: it costs no attempt. The next delivery is the same attempt. All other rules of a
+	// retry hold. A broker with one count (SubscriberTraits.AttemptsAreDeliveries) counts it all the same.
+	SameAttempt bool
 	// Reason and Err travel with a parked message; Err with a retried one too.
 	Reason waybill.Reason
 	Err    string
@@ -332,7 +332,7 @@ func AckRetry(d *waybill.Delivery, delay time.Duration, err error) Ack {
 // WithoutAttempt returns a, which [AckRetry] made, as one that costs no attempt: something that the handler of the
 // message needs is down. Without an error the copy keeps that of an earlier attempt.
 func (a Ack) WithoutAttempt() Ack {
-	a.Free = true
+	a.SameAttempt = true
 	return a
 }
 

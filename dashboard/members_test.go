@@ -36,9 +36,9 @@ func TestMembersOfOtherProcesses(t *testing.T) {
 			}
 			return r
 		}
-		east := core.Member{Session: 7, Name: "relay east", Heartbeats: 1, Lease: 10 * time.Second, Routes: []core.ServedRoute{{Route: "orders", Partitions: 4}}, Capacity: 1, FreeCapacity: 1}
+		east := core.Member{Session: 7, Name: "relay east", Heartbeats: 1, Lease: 10 * time.Second, Routes: []core.ServedRoute{{Route: "orders", InitialPartitions: 4}}, Capacity: 1, FreeCapacity: 1}
 		west := east
-		west.Session, west.Name, west.Routes = 8, "relay west "+hostile, []core.ServedRoute{{Route: "orders", Partitions: 4}, {Route: "mails", Partitions: 2, Unavailable: true, HandedOut: 12, OldestHandedOut: 90 * time.Second}}
+		west.Session, west.Name, west.Routes = 8, "relay west "+hostile, []core.ServedRoute{{Route: "orders", InitialPartitions: 4}, {Route: "mails", InitialPartitions: 2, Unavailable: true, HandedOut: 12, OldestHandedOut: 90 * time.Second}}
 		b, _ := open(t, dashboard.Options{Outboxes: []dashboard.Outbox{{Name: "x", Store: store}}})
 		has(t, b.get("/", http.StatusOK), "Members of x No member: nobody hands out what waits.")
 
@@ -104,7 +104,7 @@ func TestUnservedRoute(t *testing.T) {
 		b, _ := open(t, dashboard.Options{Outboxes: []dashboard.Outbox{{Name: "x", Store: store}}})
 		patience.Pass(t, 12*time.Second)
 		has(t, b.get("/", http.StatusOK), "1 message on route archive of x waits, the oldest for 12s: no member serves the route.")
-		self := core.Member{Session: 7, Name: "a", Heartbeats: 1, Lease: time.Minute, Routes: []core.ServedRoute{{Route: "archive", Partitions: 1}}, Capacity: 1, FreeCapacity: 1}
+		self := core.Member{Session: 7, Name: "a", Heartbeats: 1, Lease: time.Minute, Routes: []core.ServedRoute{{Route: "archive", InitialPartitions: 1}}, Capacity: 1, FreeCapacity: 1}
 		if _, err := store.Heartbeat(t.Context(), core.HeartbeatRequest{Self: self, Join: true}); err != nil {
 			t.Fatal(err)
 		}

@@ -339,7 +339,7 @@ func TestWhyItWaits(t *testing.T) {
 			}
 		}
 		stage("nowhere", "trial")
-		self := core.Member{Session: 7, Name: "relay-1", Heartbeats: 1, Lease: time.Hour, Routes: []core.ServedRoute{{Route: waybill.DefaultRoute, Partitions: 1}}}
+		self := core.Member{Session: 7, Name: "relay-1", Heartbeats: 1, Lease: time.Hour, Routes: []core.ServedRoute{{Route: waybill.DefaultRoute, InitialPartitions: 1}}}
 		membership, err := store.Heartbeat(t.Context(), core.HeartbeatRequest{Self: self, Join: true})
 		if err != nil {
 			t.Fatal(err)
@@ -348,7 +348,7 @@ func TestWhyItWaits(t *testing.T) {
 		if _, err = store.Heartbeat(t.Context(), core.HeartbeatRequest{Self: self, Transfers: []core.Transfer{{Partition: membership.Partitions[0].Partition, To: 7}}}); err != nil {
 			t.Fatal(err)
 		}
-		request := core.ReadRequest{Ranges: []core.Range{{RouteSlots: core.RouteSlots{Route: waybill.DefaultRoute, Slots: core.AllSlots}, To: 100, Limit: 10}}, Bytes: 1000}
+		request := core.ReadRequest{Ranges: []core.Range{{RouteSlots: core.RouteSlots{Route: waybill.DefaultRoute, Slots: core.AllSlots}, UpToSeq: 100, Limit: 10}}, Bytes: 1000}
 		result, err := store.Read(t.Context(), 7, request)
 		if err != nil {
 			t.Fatal(err)

@@ -22,12 +22,12 @@ func TestCancellationMirrorsTheHandOut(t *testing.T) {
 			r.Crashes = 1
 		}
 		if has(3) {
-			u.UncertainUpTo, rt.uncertainUpTo[r.Slot] = 7, 7
+			u.MaybeOutUpTo, rt.uncertainUpTo[r.Slot] = 7, 7
 		}
 		item := Item{Record: core.Record{Ref: r.Ref, Cancellable: r.Cancellable, Crashes: r.Crashes}, route: rt}
 		got := store.Cancellation(&r, u)
 		if out := item.isPlain(); out != (got == waybill.CancelInFlight) {
-			t.Errorf("%+v, crash window up to %d: handed out without a hold: %v, and a cancel says %q", r, u.UncertainUpTo, out, got)
+			t.Errorf("%+v, crash window up to %d: handed out without a hold: %v, and a cancel says %q", r, u.MaybeOutUpTo, out, got)
 		}
 	}
 }

@@ -46,7 +46,7 @@ func (db *database) reset() {
 
 // isOlder reports whether a read result is of a database that went back.
 func (db *database) isOlder(result *core.ReadResult) bool {
-	return result.Epoch != db.epoch && db.epoch != "" || result.LastSeq < db.last
+	return result.StoreEpoch != db.epoch && db.epoch != "" || result.LastSeq < db.last
 }
 
 // observe takes in which transactions run. It returns those that are watched from now on, and the least id of those
@@ -57,7 +57,7 @@ func (db *database) observe(result *core.ReadResult) (watch []int64, least int64
 			delete(db.running, id)
 		}
 	}
-	least = result.NextTx
+	least = result.SnapshotXmax
 	for _, id := range result.RunningTxs {
 		since, ok := db.running[id]
 		if !ok {
@@ -92,14 +92,14 @@ func (db *database) unwatch(result *core.ReadResult) (ended []int64) {
 
 // hasEnded reports whether a read result says that a transaction has ended.
 func hasEnded(result *core.ReadResult, id int64) bool {
-	return id < result.NextTx && !slices.Contains(result.RunningTxs, id)
+	return id < result.SnapshotXmax && !slices.Contains(result.RunningTxs, id)
 }
 
 // visible takes in the transactions that a read could not show. It returns the sequence, and the number of a notice, up
 // to which everything is visible, watched transactions apart: both are of the latest horizon whose transactions, those
 // below its upper, have all ended. Transactions with an id below least do not hold it back.
 func (db *database) visible(result *core.ReadResult, least int64) (seq, lastNotice int64) {
-	if upper := result.UpperTx; upper > 0 {
+	if upper := result.LastSeqXmax; upper > 0 {
 		// At the bound the newest two become one, with the greater numbers: its records are found visible later
 		// than they are.
 		if n := len(db.horizons); n >= db.maxHorizons {

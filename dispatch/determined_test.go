@@ -43,7 +43,7 @@ func TestEndedTransactionsComeInOrder(t *testing.T) {
 	for id := range int64(100) {
 		db.watched[id+1] = true
 	}
-	ended := db.unwatch(&core.ReadResult{NextTx: 1000})
+	ended := db.unwatch(&core.ReadResult{SnapshotXmax: 1000})
 	if len(ended) != 100 || !slices.IsSorted(ended) {
 		t.Errorf("%d transactions have ended, in the order %v", len(ended), ended)
 	}

@@ -187,7 +187,7 @@ func (d *Dispatcher) dueParts() (parts []core.RouteSlots, limit int) {
 	for _, rt := range d.routes {
 		room := rt.room()
 		if s := rt.slots(); s != 0 && room > 0 && !rt.crowded() {
-			parts = append(parts, core.RouteSlots{Route: rt.Name, Slots: s, DueWithin: rt.overdue.within()})
+			parts = append(parts, core.RouteSlots{Route: rt.Name, Slots: s, MaxOverdue: rt.overdue.within()})
 			repeats = repeats || rt.overdue.repeats()
 			limit = min(limit, room)
 			if rt.Queue {

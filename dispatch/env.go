@@ -21,22 +21,23 @@ type env struct {
 // bounds are the bounds that no user sets. Tests make them small: a fault at a bound shows at 1 as at 100,000. The
 // constants that usual names say what each of them bounds.
 type bounds struct {
-	keyDepth, queueDepth        int
-	keyReads, askMost, maxLeave int
-	waitingPage, recheckPage    int
-	maxHold, dueLimit           int
-	firstCrashWindow            int
-	maxWatched, maxHorizons     int
-	passSlack, holdStep         int64 // holdStep: how many numbers a Hold goes over at least, if so many are left
-	tailPages                   int64
-	maxPassed                   int
-	dueMargin                   time.Duration
-	farBack                     [4]time.Duration // by overdue.fails: how far back a Due for all looks; 0 = for all
+	keyDepth, queueDepth     int
+	keyReads, askMost        int
+	maxExcluded              int
+	waitingPage, recheckPage int
+	maxHold, dueLimit        int
+	firstCrashWindow         int
+	maxWatched, maxHorizons  int
+	passSlack, holdStep      int64 // holdStep: how many numbers a Hold goes over at least, if so many are left
+	tailPages                int64
+	maxPassed                int
+	dueMargin                time.Duration
+	farBack                  [4]time.Duration // by overdue.fails: how far back a Due for all looks; 0 = for all
 }
 
 // usual are the bounds in production.
 var usual = bounds{
-	keyDepth: keyDepth, queueDepth: queueDepth, keyReads: keyReads, askMost: askMost, maxLeave: maxLeave, waitingPage: waitingPage, recheckPage: againPage,
+	keyDepth: keyDepth, queueDepth: queueDepth, keyReads: keyReads, askMost: askMost, maxExcluded: maxExcluded, waitingPage: waitingPage, recheckPage: againPage,
 	maxHold: maxHold, dueLimit: dueLimit, firstCrashWindow: firstCrashWindow, maxWatched: maxWatched, maxHorizons: maxHorizons,
 	tailPages: tailPages, passSlack: passSlack, holdStep: step, maxPassed: maxPassed,
 	dueMargin: dueMargin, farBack: [...]time.Duration{0, 24 * time.Hour, time.Hour, dueMargin},

@@ -68,7 +68,7 @@ func (d *Dispatcher) dequeue(item *Item) {
 // other items, their keys, the groups and the notes about records go, since the next owner reads all of that from the
 // store.
 func (d *Dispatcher) drop(rt *route, slots core.Slots) {
-	rt.leaving &^= slots
+	rt.releasing &^= slots
 	for u := range rt.partitions {
 		if u.Slots()&slots != 0 {
 			delete(rt.partitions, u)

@@ -13,14 +13,15 @@ import (
 // goes before the later ones of its key. So these are taken back first, if they are ready: with several records of a
 // key on their way (Pipelined) a later one could pass.
 
-// HandOut hands out up to limit records of a route, in the order in which they were found. It hands out nothing after
-// StartBy: by then the others may have taken this member for dead. An item that may not go now stops those behind it,
-// since it was there first. Three kinds of items stay or leave the line:
+// HandOut hands out up to limit records of a route, in the order in which they were found. The order of each key was
+// decided before: advance (key.go) alone makes items ready. HandOut hands out nothing after StartBy: by then the others
+// may have taken this member for dead. An item that may not go now stops those behind it, since it was there first.
+// Three kinds of items are exceptions:
 //
 //   - An item that must be alone, or that meets one that is, waits. So does a queue's item whose partition may be
 //     released right now: the release would end its hold.
-//   - An item of a partition that is leaving is skipped, queues apart: it goes with the partition, or is handed out if
-//     that stays.
+//   - An item of a partition that is being released is skipped, with all others of its key, queues apart: it goes
+//     with the partition, or is handed out if that stays.
 //   - An item whose topic was paused since it became ready is taken back.
 func (d *Dispatcher) HandOut(now time.Time, route string, limit int) (items []*Item) {
 	d.tick(now)
@@ -34,7 +35,7 @@ func (d *Dispatcher) HandOut(now time.Time, route string, limit int) (items []*I
 		if !d.mayGo(item, blocked) || rt.Queue && d.releases.covers(rt, item.Record.Slot) {
 			break
 		}
-		if rt.isLeaving(item.Record.Slot) && !rt.Queue {
+		if rt.isReleasing(item.Record.Slot) && !rt.Queue {
 			at++
 			continue
 		}

@@ -112,7 +112,7 @@ func (d *Dispatcher) ownMember(renews bool) core.Member {
 		}
 	}
 	for _, rt := range d.routes {
-		served := core.ServedRoute{Route: rt.Name, Partitions: rt.Partitions, Unavailable: d.self.unavailable[rt.Name] || d.self.stopping}
+		served := core.ServedRoute{Route: rt.Name, InitialPartitions: rt.Partitions, Unavailable: d.self.unavailable[rt.Name] || d.self.stopping}
 		if renews {
 			served.HandedOut, served.OldestHandedOut = rt.handedOut(d.now)
 		}
@@ -192,7 +192,7 @@ func (d *Dispatcher) heartbeatDone(m *core.HeartbeatRequest, membership *core.Me
 		d.self.left = true
 		return
 	}
-	if !membership.IsMember || d.db.epoch != "" && membership.Epoch != "" && membership.Epoch != d.db.epoch {
+	if !membership.IsMember || d.db.epoch != "" && membership.StoreEpoch != "" && membership.StoreEpoch != d.db.epoch {
 		d.db.wentBack = d.db.wentBack || membership.IsMember
 		d.rejoin()
 		return
@@ -201,7 +201,7 @@ func (d *Dispatcher) heartbeatDone(m *core.HeartbeatRequest, membership *core.Me
 		d.work.activeAt = d.now
 	}
 	d.noteOthers(membership)
-	d.self.joined, d.db.epoch, d.peers.membership = true, membership.Epoch, *membership
+	d.self.joined, d.db.epoch, d.peers.membership = true, membership.StoreEpoch, *membership
 	if renewed {
 		d.self.renewalSent, d.self.arrived = c.sent, m.Self.Heartbeats
 	}

@@ -56,7 +56,7 @@ type slowSweep struct{ *memory.Store }
 func (s slowSweep) Read(ctx context.Context, self core.Session, request core.ReadRequest) (core.ReadResult, error) {
 	result, err := s.Store.Read(ctx, self, request)
 	for i := range result.Ranges {
-		if request.Ranges[i].From == 0 && request.Ranges[i].To == 1 {
+		if request.Ranges[i].AfterSeq == 0 && request.Ranges[i].UpToSeq == 1 {
 			result.Ranges[i] = core.Records{More: true}
 		}
 	}
@@ -159,7 +159,7 @@ func (w *small) manyBlocked(n int) {
 		w.stage("k"+strconv.Itoa(i), "b"+strconv.Itoa(i))
 	}
 	w.other()
-	all := core.Range{RouteSlots: core.RouteSlots{Route: "r", Slots: core.AllSlots}, To: 1 << 60, Limit: n + 1}
+	all := core.Range{RouteSlots: core.RouteSlots{Route: "r", Slots: core.AllSlots}, UpToSeq: 1 << 60, Limit: n + 1}
 	result, err := w.st.Read(w.t.Context(), 1, core.ReadRequest{Ranges: []core.Range{all}})
 	w.must(err)
 	var os []core.Outcome
@@ -236,7 +236,7 @@ func TestNoticeOfAPartitionThatGoes(t *testing.T) { // OR-04
 	}
 	w.member(100)
 	w.run(50 * time.Millisecond)
-	able := core.Member{Session: 1, Heartbeats: 4, Lease: time.Minute, Routes: []core.ServedRoute{{Route: "r", Partitions: 1}}}
+	able := core.Member{Session: 1, Heartbeats: 4, Lease: time.Minute, Routes: []core.ServedRoute{{Route: "r", InitialPartitions: 1}}}
 	_, err := w.st.Heartbeat(t.Context(), core.HeartbeatRequest{Self: able, Join: true})
 	w.must(err)
 	w.d.SetAble("r", false)

@@ -242,7 +242,7 @@ func (d *Dispatcher) holdAnswered(item *Item, holdStatus core.HoldStatus) {
 			k.single = item.isSuspect()
 			d.advance(k)
 		}
-	case core.HoldLocked:
+	case core.HoldSkipped:
 		d.putOff(item)
 	case core.HoldGone:
 		d.outdated(item)

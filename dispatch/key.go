@@ -40,12 +40,12 @@ const (
 	// keyDepth is how many records of a key may wait in memory. When half of them are gone, as many are read at
 	// once.
 	keyDepth = 128
-	// keyReads bounds the keys of one read, or shortShare times as many that are short. maxLeave bounds the keys
+	// keyReads bounds the keys of one read, or shortShare times as many that are short. maxExcluded bounds the keys
 	// that a range leaves out. askMost bounds the keys whose holders are to be asked of the store.
-	keyReads   = 100
-	shortShare = 5
-	maxLeave   = 16
-	askMost    = 500
+	keyReads    = 100
+	shortShare  = 5
+	maxExcluded = 16
+	askMost     = 500
 )
 
 // key is the memory about an ordering key. Most keys need none.
@@ -447,8 +447,8 @@ func (d *Dispatcher) applyKeyPage(rt *route, k *key, from, to int64, excluded bo
 		}
 	}
 	// 4. Waiting records of the page block the key.
-	for i := range page.Blocked {
-		rt.wait(&page.Blocked[i])
+	for i := range page.Blocking {
+		rt.wait(&page.Blocking[i])
 	}
 	// 5. The records of the page go into the queue. From here on nothing is passed, as far as the page goes.
 	k.resume, k.passed, k.topic = 0, 0, "" // the page has the head
@@ -492,7 +492,7 @@ func (d *Dispatcher) applyKeyPage(rt *route, k *key, from, to int64, excluded bo
 }
 
 // wait takes in a record that waits for its time, and so blocks its key.
-func (rt *route) wait(w *core.BlockedRecord) {
+func (rt *route) wait(w *core.BlockingRecord) {
 	if rt.known[w.Seq] != nil || rt.recent.read[w.Seq] {
 		return
 	}

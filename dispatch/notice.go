@@ -97,7 +97,7 @@ func (cs *notices) bound() int64 {
 // takeNotices carries out notices. For each of them:
 //
 //  1. A notice that was deleted since the read was sent is skipped. So is one that was carried out before, and one of a
-//     partition that is not this member's or is leaving.
+//     partition that is not this member's or is being released.
 //  2. A decision goes to decide. Its notice is deleted when the record has met its end.
 //  3. Any other notice has its records read again. The next settle deletes it; if the hint of the partition is above
 //     the records, only after a Heartbeat has lowered the hint.
@@ -185,9 +185,9 @@ func (d *Dispatcher) readAgain(rt *route, c *core.Notice) {
 // was sent with.
 func (rt *route) affectedBy(c *core.Notice) bool {
 	if c.Kind == core.NoticeReread {
-		return len(rt.groups) > 0 && rt.leaving == 0
+		return len(rt.groups) > 0 && rt.releasing == 0
 	}
-	return rt.owned().Has(c.Slot) && !rt.isLeaving(c.Slot)
+	return rt.owned().Has(c.Slot) && !rt.isReleasing(c.Slot)
 }
 
 // A notice can bring back records below the stored hint of their partition. A member that takes over from a dead one
@@ -310,7 +310,7 @@ func isVoid(c *core.Notice, result *core.ReadResult) bool {
 }
 
 // decideRead takes in a record that was not in memory when an operator decided about it.
-func (d *Dispatcher) decideRead(rt *route, v *revisit, rec *core.Record, w *core.BlockedRecord) {
+func (d *Dispatcher) decideRead(rt *route, v *revisit, rec *core.Record, w *core.BlockingRecord) {
 	c := v.decision
 	switch {
 	case rt.known[c.Seq] != nil && rt.known[c.Seq].Record.ID == c.ID:

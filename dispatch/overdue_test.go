@@ -14,7 +14,7 @@ import (
 )
 
 // within lets time pass until the next Due, and returns how far back it looked. It is answered unless it is lost.
-func (w *small) within(lost bool) time.Duration { return w.due(lost).DueWithin }
+func (w *small) within(lost bool) time.Duration { return w.due(lost).MaxOverdue }
 
 // due lets time pass until the next Due, and returns its scope. It is answered unless it is lost.
 func (w *small) due(lost bool) (part core.RouteSlots) {
@@ -61,7 +61,7 @@ func TestDueLooksForAll(t *testing.T) { // RL-05
 		},
 		"a member leaves": func(w *small) {
 			for _, leave := range []bool{false, true} {
-				self := core.Member{Session: 1, Heartbeats: 1, Routes: []core.ServedRoute{{Route: "r", Partitions: 1, Unavailable: true}}}
+				self := core.Member{Session: 1, Heartbeats: 1, Routes: []core.ServedRoute{{Route: "r", InitialPartitions: 1, Unavailable: true}}}
 				_, err := w.st.Heartbeat(w.t.Context(), core.HeartbeatRequest{Self: self, Join: !leave, Leave: leave})
 				w.must(err)
 				w.run(300 * time.Millisecond)
@@ -94,14 +94,14 @@ func TestDueLooksForAll(t *testing.T) { // RL-05
 		w.start()
 		w.run(2 * time.Second)
 		w.within(false)
-		if d := w.due(false); d.DueWithin <= 0 || d.DueWithin > dueMargin+2*time.Second || !d.DueExcludeHeld {
-			t.Fatalf("nothing has happened, and a Due looks back for %s, and repeats what is held: %t", d.DueWithin, !d.DueExcludeHeld)
+		if d := w.due(false); d.MaxOverdue <= 0 || d.MaxOverdue > dueMargin+2*time.Second || !d.DueExcludeHeld {
+			t.Fatalf("nothing has happened, and a Due looks back for %s, and repeats what is held: %t", d.MaxOverdue, !d.DueExcludeHeld)
 		}
 		happens(w)
 		all, repeats := false, false
 		for range 10 { // one that was under way may come first
 			d := w.due(false)
-			all, repeats = all || d.DueWithin == 0, repeats || !d.DueExcludeHeld
+			all, repeats = all || d.MaxOverdue == 0, repeats || !d.DueExcludeHeld
 		}
 		if !all || !repeats {
 			t.Errorf("%s: a Due looks for all: %t; one repeats what is held: %t", what, all, repeats)

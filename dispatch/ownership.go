@@ -57,7 +57,7 @@ func (d *Dispatcher) applyOwnership(c *Call) {
 // crash windows of the route begin small again, since these records come early among the suspects.
 func (d *Dispatcher) acquire(rt *route, o *core.PartitionState) {
 	rt.partitions[o.Partition] = &partition{Partition: o.Partition, route: rt, term: o.Term, readAfter: o.ReadAfter}
-	care := o.UncertainUpTo
+	care := o.MaybeOutUpTo
 	// Its owner vanished without a removal, which would have noted how far to take care: all of it is uncertain.
 	if d.peers.orphaned[o.Partition] {
 		care = math.MaxInt64

@@ -13,7 +13,7 @@ type partition struct {
 	core.Partition
 	route     *route
 	term      int64     // from the membership that brought it; ReleasePartition names it
-	leaving   bool      // to be released; route.leaving has its slots
+	releasing bool      // to be released; route.releasing has its slots
 	asked     bool      // ReleasePartition is under way
 	unsure    bool      // the answer to a release was lost; the release may still be carried out
 	tryAt     time.Time // not before
@@ -37,7 +37,7 @@ func (u *partition) affectedBy(c *core.Notice) bool {
 // hint returns a move that stores how far the member has come in the partition.
 func (u *partition) hint(readAfter int64) core.Transfer {
 	self := u.route.session
-	return core.Transfer{Partition: u.Partition, From: self, To: self, ReadAfter: readAfter, UncertainUpTo: u.uncertainUpTo()}
+	return core.Transfer{Partition: u.Partition, From: self, To: self, ReadAfter: readAfter, MaybeOutUpTo: u.uncertainUpTo()}
 }
 
 // stay ends the try to release the partition, and allows another one later. Meanwhile another partition may be released
@@ -45,8 +45,8 @@ func (u *partition) hint(readAfter int64) core.Transfer {
 func (u *partition) stay(tryAt time.Time) {
 	u.tryAt = tryAt
 	if !u.unsure {
-		u.leaving = false
-		u.route.leaving &^= u.Slots()
+		u.releasing = false
+		u.route.releasing &^= u.Slots()
 	}
 }
 
@@ -58,11 +58,11 @@ func (rt *route) hasLoaded(u *partition) bool {
 
 // releaseDue returns when to release the next partition; zero = none.
 func (rt *route) releaseDue() (at time.Time) {
-	if rt.leaving == 0 {
+	if rt.releasing == 0 {
 		return at
 	}
 	for _, u := range rt.partitions {
-		if u.leaving {
+		if u.releasing {
 			at = earliest(at, u.tryAt)
 		}
 	}

@@ -42,7 +42,7 @@ func newWatched(t *testing.T) (*small, *seer) {
 func (w *small) renew(s core.Session, heartbeats, token int64) {
 	w.t.Helper()
 	_, err := w.st.Heartbeat(w.t.Context(), core.HeartbeatRequest{
-		Self: core.Member{Session: s, Heartbeats: heartbeats, Presence: token, Lease: time.Minute, Routes: []core.ServedRoute{{Route: "r", Partitions: 1, Unavailable: true}}}, Join: true,
+		Self: core.Member{Session: s, Heartbeats: heartbeats, Presence: token, Lease: time.Minute, Routes: []core.ServedRoute{{Route: "r", InitialPartitions: 1, Unavailable: true}}}, Join: true,
 	})
 	w.must(err)
 }
@@ -346,7 +346,7 @@ func TestHeartbeatTellsWhatIsOut(t *testing.T) {
 	if served[0].OldestHandedOut < 8*time.Second || served[0].OldestHandedOut > 10*time.Second {
 		t.Errorf("the oldest has been out for 10 s, of which the latest second can be missing: the membership says %v", served[0].OldestHandedOut)
 	}
-	if served[1] != (core.ServedRoute{Route: "idle", Partitions: 1}) {
+	if served[1] != (core.ServedRoute{Route: "idle", InitialPartitions: 1}) {
 		t.Errorf("nothing of route idle is out, and the membership says %+v", served[1])
 	}
 }

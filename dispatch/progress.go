@@ -96,7 +96,7 @@ func (rt *route) holdScope(s *core.HoldRequest) {
 	room := max(rt.maxPassed-len(m.passed), 0)
 	m.passes = m.stuck && room > 0
 	// A Hold that passes nothing hears only of the first record that others hold: the front stops before that.
-	s.AfterSeq, s.UpToSeq, s.UnheldLimit = m.front, math.MaxInt64, 1
+	s.AfterSeq, s.UpToSeq, s.SkippedLimit = m.front, math.MaxInt64, 1
 	end := m.sent
 	if m.walks {
 		s.AfterSeq, s.UpToSeq, end = m.walk.from, m.walk.to, m.walk.to
@@ -107,7 +107,7 @@ func (rt *route) holdScope(s *core.HoldRequest) {
 		s.UpToSeq = at
 	}
 	if m.passes {
-		s.UnheldLimit = room
+		s.SkippedLimit = room
 	}
 	s.ExtraSeqs = sortedSeqs(m.passed)
 	for _, seq := range s.ExtraSeqs {
@@ -123,10 +123,10 @@ func (rt *route) holdScope(s *core.HoldRequest) {
 func (rt *route) noteProgress(s *core.HoldRequest, got []core.HoldResult, full bool) (more bool) {
 	m := &rt.queue.progress
 	m.fails = max(m.fails-1, 0)
-	// seen is how far the Hold has gone over the numbers. left are the records on the way that it met and did not
-	// hold.
+	// seen is how far the Hold has gone over the numbers. skipped are the records on the way that it met and did
+	// not hold.
 	seen := s.AfterSeq
-	var left []int64
+	var skipped []int64
 	for i := range got {
 		switch seq := got[i].Ref.Seq; {
 		case got[i].Record != nil:
@@ -134,7 +134,7 @@ func (rt *route) noteProgress(s *core.HoldRequest, got []core.HoldResult, full b
 		case m.passed[seq]:
 			m.passed[seq] = false
 		case seq > s.AfterSeq:
-			left = append(left, seq)
+			skipped = append(skipped, seq)
 		}
 	}
 	for seq, asked := range m.passed {
@@ -152,18 +152,18 @@ func (rt *route) noteProgress(s *core.HoldRequest, got []core.HoldResult, full b
 	// at is how far the next Hold need not look.
 	at := seen
 	switch {
-	case len(left) == 0:
-	case m.passes: // the records in left are asked for by number from now on
-		if len(left) >= s.UnheldLimit { // the store has told of no more than that
-			at = min(at, left[len(left)-1])
+	case len(skipped) == 0:
+	case m.passes: // the skipped records are asked for by number from now on
+		if len(skipped) >= s.SkippedLimit { // the store has told of no more than that
+			at = min(at, skipped[len(skipped)-1])
 		}
-		for _, seq := range left {
+		for _, seq := range skipped {
 			if seq <= at {
 				m.passed[seq] = false
 			}
 		}
 	default: // the next Hold begins at the first of them
-		at = min(at, left[0]-1)
+		at = min(at, skipped[0]-1)
 	}
 	// Records that others hold keep the front back. Unless the end of all numbers is near, the next Hold passes
 	// them.

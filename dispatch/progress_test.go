@@ -22,7 +22,7 @@ func newPassing(t *testing.T, maxPassed int) (w *small, a core.HoldResult) {
 	w.d.noSweeps = true
 	w.d.passSlack, w.d.maxPassed = 3, maxPassed
 	w.stage("", "a")
-	ts, err := w.st.Hold(t.Context(), 1, core.HoldRequest{Slots: core.RouteSlots{Route: "r", Slots: core.AllSlots}, KeylessLimit: 1})
+	ts, err := w.st.Hold(t.Context(), 1, core.HoldRequest{KeylessSlots: core.RouteSlots{Route: "r", Slots: core.AllSlots}, KeylessLimit: 1})
 	w.must(err)
 	if len(ts) != 1 || ts[0].Record == nil {
 		t.Fatal("a is not taken")
@@ -53,7 +53,7 @@ func (w *small) handle(ids ...string) {
 	for i := range 700 {
 		w.step()
 		if i%100 == 0 {
-			_, err := w.st.Heartbeat(w.t.Context(), core.HeartbeatRequest{Self: core.Member{Session: 1, Heartbeats: w.now.UnixMilli(), Capacity: 5, Routes: []core.ServedRoute{{Route: "r", Partitions: 1}}}})
+			_, err := w.st.Heartbeat(w.t.Context(), core.HeartbeatRequest{Self: core.Member{Session: 1, Heartbeats: w.now.UnixMilli(), Capacity: 5, Routes: []core.ServedRoute{{Route: "r", InitialPartitions: 1}}}})
 			w.must(err)
 		}
 		for _, item := range w.d.HandOut(w.now, "r", 10) {
@@ -254,7 +254,7 @@ func TestTakeInSteps(t *testing.T) { // TQ-04
 	m.stuck, m.visible = true, 99
 	held := func(seqs ...int64) (ts []core.HoldResult) {
 		for _, seq := range seqs {
-			ts = append(ts, core.HoldResult{Ref: core.Ref{Seq: seq}, Status: core.HoldLocked})
+			ts = append(ts, core.HoldResult{Ref: core.Ref{Seq: seq}, Status: core.HoldSkipped})
 		}
 		return ts
 	}
@@ -283,7 +283,7 @@ func TestTakeThatIsFull(t *testing.T) { // TQ-04
 		rt.noteProgress(&want, []core.HoldResult{
 			{Ref: core.Ref{Seq: later}, Record: &core.Record{}},
 			{Ref: core.Ref{Seq: first}, Record: &core.Record{}},
-			{Ref: core.Ref{Seq: left}, Status: core.HoldLocked},
+			{Ref: core.Ref{Seq: left}, Status: core.HoldSkipped},
 		}, true)
 	}
 	m.pass(99)

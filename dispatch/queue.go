@@ -215,7 +215,7 @@ func (d *Dispatcher) nextDue() (at time.Time) {
 // addNext adds the next n records of a route without a key to want. It names those that this member has in memory
 // (ExcludeRefs). Other records that this session holds come first: an answer to an earlier Hold was lost.
 func (rt *route) addNext(want *core.HoldRequest, n int) {
-	want.Slots, want.KeylessLimit = core.RouteSlots{Route: rt.Name, Slots: core.AllSlots}, n
+	want.KeylessSlots, want.KeylessLimit = core.RouteSlots{Route: rt.Name, Slots: core.AllSlots}, n
 	want.Bytes, want.CountDelivery = rt.opts.Bytes/4, true
 	rt.holdScope(want)
 	rt.queue.changed = false

@@ -27,7 +27,7 @@ func newQueue(t *testing.T, handlers int) *small {
 // keepBusy has session 1 join or renew, without a free handler.
 func (w *small) keepBusy(heartbeats int64) {
 	w.t.Helper()
-	_, err := w.st.Heartbeat(w.t.Context(), core.HeartbeatRequest{Join: true, Self: core.Member{Session: 1, Heartbeats: heartbeats, Capacity: 5, Routes: []core.ServedRoute{{Route: "r", Partitions: 1}}}})
+	_, err := w.st.Heartbeat(w.t.Context(), core.HeartbeatRequest{Join: true, Self: core.Member{Session: 1, Heartbeats: heartbeats, Capacity: 5, Routes: []core.ServedRoute{{Route: "r", InitialPartitions: 1}}}})
 	w.must(err)
 }
 
@@ -148,7 +148,7 @@ func TestQueueHandsOutNothingOfAPartitionThatGoes(t *testing.T) { // DB-24
 	w := newQueue(t, 2)
 	w.stage("k", "a")
 	w.until(1)
-	w.d.leave(w.d.byName["r"])
+	w.d.releaseOne(w.d.byName["r"])
 	w.now = w.now.Add(time.Millisecond)
 	calls := w.d.releaseCalls()
 	if len(calls) != 1 {

@@ -140,7 +140,7 @@ func (d *Dispatcher) read() *Call {
 // newReading puts together what is to be read now. Every route with partitions tells its owners and notices, also one
 // that is not due: these cost little, and operators wait. The ranges and keys are of the routes that are due.
 func (d *Dispatcher) newReading() *reading {
-	r := &reading{request: core.ReadRequest{SeenSeq: d.db.last, SeenNotice: d.db.lastNotice, AfterNotice: d.notices.ask(), BlockedLimit: d.waitingPage, Bytes: d.opts.Bytes / 4}}
+	r := &reading{request: core.ReadRequest{KnownLastSeq: d.db.last, KnownLastNotice: d.db.lastNotice, AfterNotice: d.notices.ask(), BlockingLimit: d.waitingPage, Bytes: d.opts.Bytes / 4}}
 	keys := d.keyReads * d.keyDepth
 	d.addNewlyOwned(r)
 	for _, rt := range d.routes {
@@ -161,8 +161,8 @@ func (d *Dispatcher) newReading() *reading {
 		rt.pace.askedAt, rt.pace.again = d.now, false
 		r.routes = append(r.routes, rt)
 		if room := rt.room(); room > 0 {
-			left := d.addRanges(r, rt, room)
-			keys -= d.addKeys(r, rt, keys, left) // only together with the late range; see hazard
+			excluded := d.addRanges(r, rt, room)
+			keys -= d.addKeys(r, rt, keys, excluded) // only together with the late range; see hazard
 		}
 	}
 	return r
@@ -195,10 +195,10 @@ func (d *Dispatcher) addNewlyOwned(r *reading) {
 // old snapshot keeps them. Records in memory are skipped, so that they do not fill the limit of a range that was read
 // before. When the route is crowded, the front and the walks wait. The late scan goes on, since the pages of keys must
 // fit it.
-func (d *Dispatcher) addRanges(r *reading, rt *route, room int) (left map[string]bool) {
-	left = map[string]bool{}
+func (d *Dispatcher) addRanges(r *reading, rt *route, room int) (excluded map[string]bool) {
+	excluded = map[string]bool{}
 	add := func(g *group, kind rangeKind, w *walk, from, to int64, limit int) *core.Range {
-		q := core.Range{RouteSlots: core.RouteSlots{Route: rt.Name, Slots: g.slots}, From: from, To: to, KeyedOnly: rt.Queue, Limit: limit}
+		q := core.Range{RouteSlots: core.RouteSlots{Route: rt.Name, Slots: g.slots}, AfterSeq: from, UpToSeq: to, KeyedOnly: rt.Queue, Limit: limit}
 		r.request.Ranges = append(r.request.Ranges, q)
 		r.ranges = append(r.ranges, asked{kind, g, w, from, to})
 		return &r.request.Ranges[len(r.request.Ranges)-1]
@@ -220,12 +220,12 @@ func (d *Dispatcher) addRanges(r *reading, rt *route, room int) (left map[string
 		for _, w := range walks {
 			w.asked = true
 			q := add(g, rangeWalk, w, w.pos, min(w.to, w.pos+step), limit)
-			q.ExcludeSeqs = rt.knownIn(g, q.From, q.To)
+			q.ExcludeSeqs = rt.knownIn(g, q.AfterSeq, q.UpToSeq)
 			q.Limit += len(q.ExcludeSeqs)
 		}
 		if g.late < g.cursor {
 			q := add(g, rangeLate, nil, g.late, min(g.cursor, g.late+step), limit)
-			q.ExcludeSeqs = rt.knownIn(g, q.From, q.To)
+			q.ExcludeSeqs = rt.knownIn(g, q.AfterSeq, q.UpToSeq)
 			q.Limit += len(q.ExcludeSeqs)
 		}
 		to := int64(math.MaxInt64)
@@ -238,10 +238,10 @@ func (d *Dispatcher) addRanges(r *reading, rt *route, room int) (left map[string
 		q := add(g, rangeFront, nil, g.cursor, to, limit)
 		q.ExcludeKeys = rt.deepKeys(g)
 		for _, k := range q.ExcludeKeys {
-			left[k] = true
+			excluded[k] = true
 		}
 	}
-	return left
+	return excluded
 }
 
 // sweeps reports whether the next step of a sweep is due.
@@ -266,7 +266,7 @@ func (rt *route) deepKeys(g *group) (names []string) {
 		}
 	}
 	slices.SortFunc(deep, func(a, b *key) int { return cmp.Or(cmp.Compare(b.passed, a.passed), cmp.Compare(a.name, b.name)) })
-	for _, k := range deep[:min(len(deep), rt.maxLeave)] {
+	for _, k := range deep[:min(len(deep), rt.maxExcluded)] {
 		names = append(names, k.name)
 	}
 	return names
@@ -276,7 +276,7 @@ func (rt *route) deepKeys(g *group) (names []string) {
 // page begins at the hazard of the group, if that is before the passed records: an earlier record of the key may have
 // appeared since. A key in doubt begins at its start, which shows everything that blocks it. A short key gets a small
 // page, so that one read serves many.
-func (d *Dispatcher) addKeys(r *reading, rt *route, limit int, left map[string]bool) (n int) {
+func (d *Dispatcher) addKeys(r *reading, rt *route, limit int, excluded map[string]bool) (n int) {
 	var rest []*key
 	defer func() {
 		if len(rest) > 0 {
@@ -309,9 +309,9 @@ func (d *Dispatcher) addKeys(r *reading, rt *route, limit int, left map[string]b
 			depth = max(depth/shortShare, 1)
 		}
 		k.asked, k.stale = k.resume, false
-		r.request.Keys = append(r.request.Keys, core.KeyRange{Route: rt.Name, Key: k.name, From: from, To: g.cursor, Limit: depth})
+		r.request.Keys = append(r.request.Keys, core.KeyRange{Route: rt.Name, Key: k.name, AfterSeq: from, UpToSeq: g.cursor, Limit: depth})
 		r.keys = append(r.keys, k)
-		r.excluded = append(r.excluded, left[k.name])
+		r.excluded = append(r.excluded, excluded[k.name])
 		n += depth
 	}
 	return n

@@ -50,9 +50,9 @@ func (d *Dispatcher) readDone(r *reading, result *core.ReadResult, c *Call) {
 	}
 	// drawn is how many numbers were drawn since the last read: an upper bound of the new records.
 	drawn := result.LastSeq - d.db.last
-	d.db.epoch, d.db.last, d.db.lastNotice = result.Epoch, max(d.db.last, result.LastSeq), max(d.db.lastNotice, result.LastNotice)
+	d.db.epoch, d.db.last, d.db.lastNotice = result.StoreEpoch, max(d.db.last, result.LastSeq), max(d.db.lastNotice, result.LastNotice)
 	d.noteSuspected(result.Suspected, c)
-	moved := result.UpperTx > 0
+	moved := result.LastSeqXmax > 0
 	visible := d.transactions(result)
 	if drawn > 0 || d.db.unsettled() { // it may be due later
 		d.timers.wake(d.now, duePoll)
@@ -135,15 +135,15 @@ func (rt *route) rest(found bool) {
 // the last one the group is not complete, and the store is asked about each key that it meets. As many notices as a
 // read may bring delays the begin: the next one may be about these partitions.
 func (d *Dispatcher) loadNewlyOwned(r *reading, result *core.ReadResult) {
-	whole := !result.MoreBlocked || len(result.Blocked) == 0
+	whole := !result.MoreBlocking || len(result.Blocking) == 0
 	for _, g := range r.newlyOwned {
 		if whole && g.newlyOwnedAfter == 0 && !g.loaded {
 			// Until a key is forgotten; see forget.
 			g.complete, g.floor = true, math.MaxInt64
 		}
 	}
-	for i := range result.Blocked {
-		w := &result.Blocked[i]
+	for i := range result.Blocking {
+		w := &result.Blocking[i]
 		rt := d.byName[w.Route]
 		if rt == nil {
 			continue
@@ -156,7 +156,7 @@ func (d *Dispatcher) loadNewlyOwned(r *reading, result *core.ReadResult) {
 		full := g.forgot && len(g.route.keys) >= g.route.opts.MaxKeys // more cannot be remembered
 		switch {
 		case !whole && !full:
-			g.newlyOwnedAfter = result.Blocked[len(result.Blocked)-1].Seq
+			g.newlyOwnedAfter = result.Blocking[len(result.Blocking)-1].Seq
 		case g.complete:
 			g.loads = false
 		default:
@@ -267,7 +267,7 @@ func (d *Dispatcher) keyPages(r *reading, result *core.ReadResult) {
 			k.listed = false
 			continue
 		}
-		d.applyKeyPage(k.route, k, q.From, q.To, r.excluded[i], &result.Keys[i], g.hazards)
+		d.applyKeyPage(k.route, k, q.AfterSeq, q.UpToSeq, r.excluded[i], &result.Keys[i], g.hazards)
 	}
 }
 
@@ -364,9 +364,9 @@ func (d *Dispatcher) takeRevisits(r *reading, result *core.ReadResult) {
 		route string
 		seq   int64
 	}
-	waits := map[place]*core.BlockedRecord{}
-	for i := range result.RecheckedBlocked {
-		w := &result.RecheckedBlocked[i]
+	waits := map[place]*core.BlockingRecord{}
+	for i := range result.RecheckedBlocking {
+		w := &result.RecheckedBlocking[i]
 		waits[place{w.Route, w.Seq}] = w
 	}
 	live := map[place]*core.Record{}

@@ -13,9 +13,9 @@ import (
 // its owner only by a statement that names the former one. The division counts partitions, not records: all members see
 // the same count.
 
-// maxLeaving bounds the partitions that a member chooses to release after one membership: they go eight at a time, and
-// nothing of them is handed out meanwhile.
-const maxLeaving = 1000
+// maxReleasing bounds the partitions that a member chooses to release after one membership: they go eight at a time,
+// and nothing of them is handed out meanwhile.
+const maxReleasing = 1000
 
 // maxTransfers and maxEvictions bound what one Heartbeat stores: a renewal that took longer than a call may take would
 // never arrive. The next membership shows the rest, and the next Heartbeat follows at once.
@@ -67,13 +67,13 @@ type holding struct {
 //  3. Partitions move until the loads are level.
 func (d *Dispatcher) rebalance() {
 	t := d.tally()
-	leaving := 0
+	releasing := 0
 	move := func(from, to *holder, route int) {
 		from.add(route, -1)
 		to.add(route, 1)
-		if from.session == d.session && leaving < maxLeaving {
-			leaving++
-			d.leave(d.byName[t.routes[route]])
+		if from.session == d.session && releasing < maxReleasing {
+			releasing++
+			d.releaseOne(d.byName[t.routes[route]])
 		}
 	}
 	t.moveUnserved(move)
@@ -95,9 +95,9 @@ func (d *Dispatcher) rebalance() {
 	t.level(move)
 }
 
-// leave chooses one partition of a route to release: if possible one without items in memory, otherwise one without
-// outcomes to store.
-func (d *Dispatcher) leave(rt *route) {
+// releaseOne chooses one partition of a route to release: if possible one without items in memory, otherwise one
+// without outcomes to store.
+func (d *Dispatcher) releaseOne(rt *route) {
 	if rt == nil {
 		return
 	}
@@ -108,9 +108,9 @@ func (d *Dispatcher) leave(rt *route) {
 		func(u *partition) bool { return !u.tryAt.After(d.now) && len(d.settles.of(u)) == 0 },
 		func(u *partition) bool { return !u.tryAt.After(d.now) },
 	} {
-		if at := slices.IndexFunc(partitions, func(u *partition) bool { return !u.leaving && fits(u) }); at >= 0 {
-			partitions[at].leaving = true
-			rt.leaving |= partitions[at].Slots()
+		if at := slices.IndexFunc(partitions, func(u *partition) bool { return !u.releasing && fits(u) }); at >= 0 {
+			partitions[at].releasing = true
+			rt.releasing |= partitions[at].Slots()
 			d.reportUncertain(rt, partitions[at].Slots())
 			return
 		}
@@ -183,7 +183,7 @@ func (d *Dispatcher) tally() *tally {
 			continue
 		}
 		if o.Owner == d.session {
-			if rt := d.byName[o.Partition.Route]; rt != nil && rt.partitions[o.Partition] != nil && rt.partitions[o.Partition].leaving {
+			if rt := d.byName[o.Partition.Route]; rt != nil && rt.partitions[o.Partition] != nil && rt.partitions[o.Partition].releasing {
 				continue
 			}
 		}

@@ -20,7 +20,7 @@ func joined(owner core.Session, members ...core.Member) *Dispatcher {
 	d.tick(epochStart)
 	d.session, d.self.joined = me, true
 	for i := range members {
-		members[i].Routes = []core.ServedRoute{{Route: "r", Partitions: 4}}
+		members[i].Routes = []core.ServedRoute{{Route: "r", InitialPartitions: 4}}
 		members[i].FreeCapacity = members[i].Capacity
 	}
 	d.peers.membership = core.Membership{IsMember: true, Members: members}
@@ -106,7 +106,7 @@ func TestFreePartitionWaitsForItsOwner(t *testing.T) { // DB-24
 		opts.Routes = append(opts.Routes, Route{Name: route, Partitions: 3})
 		for i := range all.Members {
 			m := &all.Members[i]
-			m.Routes = append(m.Routes, core.ServedRoute{Route: route, Partitions: 3, Unavailable: route == "ordered" && m.Session == 2})
+			m.Routes = append(m.Routes, core.ServedRoute{Route: route, InitialPartitions: 3, Unavailable: route == "ordered" && m.Session == 2})
 		}
 		for i, u := range core.SplitPartitions(route, 3) {
 			all.Partitions = append(all.Partitions, core.PartitionState{Partition: u, Owner: owners[route][i], Term: 1})
@@ -125,8 +125,8 @@ func TestFreePartitionWaitsForItsOwner(t *testing.T) { // DB-24
 		t.Errorf("takes %v", d.peers.transfers)
 	}
 	for _, rt := range d.routes {
-		if rt.leaving != 0 {
-			t.Errorf("releases slots %x of %s", rt.leaving, rt.Name)
+		if rt.releasing != 0 {
+			t.Errorf("releases slots %x of %s", rt.releasing, rt.Name)
 		}
 	}
 }
@@ -140,7 +140,7 @@ func TestHeartbeatIsBounded(t *testing.T) { // DB-24, DB-27
 	for r := range routes {
 		name := fmt.Sprint("r", r)
 		opts.Routes = append(opts.Routes, Route{Name: name, Partitions: core.NumSlots})
-		all.Members[0].Routes = append(all.Members[0].Routes, core.ServedRoute{Route: name, Partitions: core.NumSlots})
+		all.Members[0].Routes = append(all.Members[0].Routes, core.ServedRoute{Route: name, InitialPartitions: core.NumSlots})
 		for i, u := range core.SplitPartitions(name, core.NumSlots) {
 			all.Partitions = append(all.Partitions, core.PartitionState{Partition: u, Owner: core.Session(i%2) * 2, Term: 1})
 		}
@@ -248,7 +248,7 @@ func TestManyRoutesAndMembers(t *testing.T) { // nothing else may allocate meanw
 		m := core.Member{Session: core.Session(i + 1), Capacity: 1, FreeCapacity: 1}
 		for r := range routes {
 			if r > 0 || i%2 == 0 { // the others do not serve the first route
-				m.Routes = append(m.Routes, core.ServedRoute{Route: fmt.Sprint("r", r), Partitions: core.NumSlots})
+				m.Routes = append(m.Routes, core.ServedRoute{Route: fmt.Sprint("r", r), InitialPartitions: core.NumSlots})
 			}
 		}
 		all.Members = append(all.Members, m)
@@ -313,7 +313,7 @@ func TestReleasesAreChosenInPortions(t *testing.T) {
 	for r := range routes {
 		name := fmt.Sprint("r", r)
 		opts.Routes = append(opts.Routes, Route{Name: name})
-		served = append(served, core.ServedRoute{Route: name, Partitions: core.NumSlots})
+		served = append(served, core.ServedRoute{Route: name, InitialPartitions: core.NumSlots})
 		for _, u := range core.SplitPartitions(name, core.NumSlots) {
 			all.Partitions = append(all.Partitions, core.PartitionState{Partition: u, Owner: me, Term: 1})
 		}
@@ -332,12 +332,12 @@ func TestReleasesAreChosenInPortions(t *testing.T) {
 		n := 0
 		for _, rt := range d.routes {
 			for _, u := range rt.partitions {
-				if u.leaving {
+				if u.releasing {
 					n++
 				}
 			}
 		}
-		if want := portion * maxLeaving; n != want {
+		if want := portion * maxReleasing; n != want {
 			t.Errorf("after %d memberships %d partitions are to go, want %d", portion, n, want)
 		}
 	}

@@ -63,7 +63,7 @@ func (g *releases) releasedAfter(u core.Partition, c *Call) bool {
 // covers reports whether a release of the slot's partition may be under way. It would end the hold of a record that is
 // handed out now.
 func (g *releases) covers(rt *route, slot uint8) bool {
-	if rt.leaving.Has(slot) {
+	if rt.releasing.Has(slot) {
 		for _, u := range rt.partitions {
 			if u.Slots().Has(slot) {
 				return u.unsure || slices.Contains(g.partitions, u)
@@ -151,12 +151,12 @@ func (d *Dispatcher) nextTry() time.Time {
 // toRelease returns up to limit partitions to release now.
 func (d *Dispatcher) toRelease(limit int) (partitions []*partition) {
 	for _, rt := range d.routes {
-		if rt.leaving == 0 {
+		if rt.releasing == 0 {
 			continue
 		}
 		from := len(partitions)
 		for _, u := range rt.partitions {
-			if u.leaving && !u.tryAt.After(d.now) {
+			if u.releasing && !u.tryAt.After(d.now) {
 				partitions = append(partitions, u)
 			}
 		}

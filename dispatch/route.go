@@ -22,7 +22,7 @@ type route struct {
 	*env
 	Route
 	partitions    map[core.Partition]*partition
-	leaving       core.Slots           // slots of partitions to be released
+	releasing     core.Slots           // slots of partitions to be released
 	uncertainUpTo [core.NumSlots]int64 // by slot: records up to here may have been out at a dead member
 	// records that were out without a result, unknown to the store, and their slots
 	unreported map[int64]uint8
@@ -123,8 +123,8 @@ func (rt *route) groupOf(slot uint8) *group {
 	return nil
 }
 
-// isLeaving reports whether the slot belongs to a partition that is being released.
-func (rt *route) isLeaving(slot uint8) bool { return rt.leaving.Has(slot) }
+// isReleasing reports whether the slot belongs to a partition that is being released.
+func (rt *route) isReleasing(slot uint8) bool { return rt.releasing.Has(slot) }
 
 // unresolved reports whether records may still appear behind a cursor.
 func (rt *route) unresolved() bool { return slices.ContainsFunc(rt.groups, (*group).unresolved) }

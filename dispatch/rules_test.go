@@ -45,7 +45,7 @@ var rules = []struct {
 	{"Restore", func(c *simConfig) { c.restore = true }, ""},
 	{"SettleID", func(c *simConfig) { c.restore, c.freeze, c.loseAnswers = true, true, true }, "SettleID"},
 	// a partition with another owner is dropped
-	{"UnitFence", func(c *simConfig) { c.restore, c.join = true, true }, ""},
+	{"PartitionFence", func(c *simConfig) { c.restore, c.join = true, true }, ""},
 	// a late member removes no other
 	{"Gapped", func(c *simConfig) { c.blackout = true }, ""},
 	// nothing is handed out after the deadline

@@ -18,12 +18,12 @@ type simStore struct {
 
 func (st *simStore) Read(ctx context.Context, self core.Session, request core.ReadRequest) (core.ReadResult, error) {
 	result, err := st.OutboxStore.Read(ctx, self, request)
-	ended := result.NextTx - 1
+	ended := result.SnapshotXmax - 1
 	for ended > 0 && slices.Contains(result.RunningTxs, ended) {
 		ended--
 	}
-	result.NextTx = ended + 1
-	result.RunningTxs = slices.DeleteFunc(result.RunningTxs, func(m int64) bool { return m >= result.NextTx })
+	result.SnapshotXmax = ended + 1
+	result.RunningTxs = slices.DeleteFunc(result.RunningTxs, func(m int64) bool { return m >= result.SnapshotXmax })
 	if st.keep != nil {
 		*st.keep = &result
 		return result, err

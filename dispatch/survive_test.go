@@ -24,7 +24,7 @@ func (w *small) membership() core.Membership {
 // able has session 1 join or renew as a member that takes partitions.
 func (w *small) able(heartbeats int64) {
 	w.t.Helper()
-	_, err := w.st.Heartbeat(w.t.Context(), core.HeartbeatRequest{Join: true, Self: core.Member{Session: 1, Heartbeats: heartbeats, Lease: time.Minute, Routes: []core.ServedRoute{{Route: "r", Partitions: 1}}}})
+	_, err := w.st.Heartbeat(w.t.Context(), core.HeartbeatRequest{Join: true, Self: core.Member{Session: 1, Heartbeats: heartbeats, Lease: time.Minute, Routes: []core.ServedRoute{{Route: "r", InitialPartitions: 1}}}})
 	w.must(err)
 }
 
@@ -156,13 +156,13 @@ func TestPartitionThatWasAway(t *testing.T) { // DB-24
 	move := func(heartbeats int64, from, to core.Session) {
 		w.t.Helper()
 		_, err := w.st.Heartbeat(t.Context(), core.HeartbeatRequest{
-			Self: core.Member{Session: 1, Heartbeats: heartbeats, Routes: []core.ServedRoute{{Route: "r", Partitions: 1}}}, Join: true,
+			Self: core.Member{Session: 1, Heartbeats: heartbeats, Routes: []core.ServedRoute{{Route: "r", InitialPartitions: 1}}}, Join: true,
 			Transfers: []core.Transfer{{Partition: whole, From: from, To: to}},
 		})
 		w.must(err)
 	}
 	move(1, 100, 1)
-	result, err := w.st.Read(t.Context(), 1, core.ReadRequest{Ranges: []core.Range{{RouteSlots: core.RouteSlots{Route: "r", Slots: core.AllSlots}, To: 1 << 60, Limit: 100}}})
+	result, err := w.st.Read(t.Context(), 1, core.ReadRequest{Ranges: []core.Range{{RouteSlots: core.RouteSlots{Route: "r", Slots: core.AllSlots}, UpToSeq: 1 << 60, Limit: 100}}})
 	w.must(err)
 	w.must(w.st.Settle(t.Context(), 1, []core.Outcome{core.Published(&result.Ranges[0].Records[0])}).FirstErr())
 	move(2, 1, 100)
@@ -185,9 +185,9 @@ func TestMembershipOlderThanAGiveUp(t *testing.T) { // DB-24
 	rt := w.d.byName["r"]
 	var old *Call
 	for gave := false; !gave; w.now = w.now.Add(time.Millisecond) {
-		w.d.self.renewNow = w.d.self.renewNow || rt.leaving != 0 && old == nil
+		w.d.self.renewNow = w.d.self.renewNow || rt.releasing != 0 && old == nil
 		for _, c := range w.d.Calls(w.now) {
-			if w.call(c); c.Kind() == CallHeartbeat && rt.leaving != 0 {
+			if w.call(c); c.Kind() == CallHeartbeat && rt.releasing != 0 {
 				old = c // its answer comes late
 				continue
 			}
@@ -214,7 +214,7 @@ func TestCareUpToTheLast(t *testing.T) { // DB-24
 	w.steps(1100) // until session 1 is dead
 	items := w.hand(2)
 	last := w.state("b").Seq
-	if care := w.membership().Partitions[0].UncertainUpTo; care != last {
+	if care := w.membership().Partitions[0].MaybeOutUpTo; care != last {
 		t.Fatalf("care ends at %d, the last record is %d", care, last)
 	}
 	publish := func(id string) {
@@ -225,10 +225,10 @@ func TestCareUpToTheLast(t *testing.T) { // DB-24
 		}
 		w.steps(800) // more than two renewals
 	}
-	if publish("a"); w.membership().Partitions[0].UncertainUpTo == 0 {
+	if publish("a"); w.membership().Partitions[0].MaybeOutUpTo == 0 {
 		t.Error("care has ended before the last record")
 	}
-	if publish("b"); w.membership().Partitions[0].UncertainUpTo != 0 {
+	if publish("b"); w.membership().Partitions[0].MaybeOutUpTo != 0 {
 		t.Error("care does not end")
 	}
 }
@@ -289,7 +289,7 @@ func TestRedriveVoidsADecision(t *testing.T) { // OP-18
 		w.d.Wake(w.now)
 		redriven := false
 		redrive := func() { // when it has ended
-			result, err := w.st.Read(t.Context(), 100, core.ReadRequest{Ranges: []core.Range{{RouteSlots: core.RouteSlots{Route: "r", Slots: core.AllSlots}, To: 1 << 60, Limit: 100}}})
+			result, err := w.st.Read(t.Context(), 100, core.ReadRequest{Ranges: []core.Range{{RouteSlots: core.RouteSlots{Route: "r", Slots: core.AllSlots}, UpToSeq: 1 << 60, Limit: 100}}})
 			w.must(err)
 			w.must(w.st.Settle(t.Context(), 100, []core.Outcome{core.Abandon(&result.Ranges[0].Records[0], waybill.ReasonRejected, errLost)}).FirstErr())
 			tx := w.st.Begin()

@@ -14,7 +14,7 @@ func (item *Item) unreported() bool {
 
 // changesOwner reports whether another member will have the item's partition.
 func (d *Dispatcher) changesOwner(item *Item) bool {
-	return d.self.stopping || item.route.leaving.Has(item.Record.Slot)
+	return d.self.stopping || item.route.releasing.Has(item.Record.Slot)
 }
 
 // reportUncertain has stored that records in some slots may have arrived, as far as only this member knows. Each of

@@ -78,7 +78,7 @@ func (a *atLeastOnce) Do(ctx context.Context, key core.InboxKey, fn func(ctx con
 		return core.InboxNone, err
 	case state == core.InboxDuplicate, state == core.InboxConflict:
 		return state, nil
-	case state != core.InboxProcessed:
+	case state != core.InboxNew:
 		return core.InboxNone, fmt.Errorf("waybill/inbox: the store returned status %s without an error; its BeginMark is broken", state)
 	}
 	forget := true
@@ -103,7 +103,7 @@ func (a *atLeastOnce) Do(ctx context.Context, key core.InboxKey, fn func(ctx con
 	if err := a.store.FinishMark(after, key, a.keep); err != nil {
 		return core.InboxNone, fmt.Errorf("waybill/inbox: the handler had its effect, and the mark cannot be written, so it may have it again: %w", err)
 	}
-	return core.InboxProcessed, nil
+	return core.InboxNew, nil
 }
 
 // claim claims key. While another run has it, it waits. begun is no later than the beginning of the lease.

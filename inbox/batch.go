@@ -106,7 +106,7 @@ func BatchHandler[Tx, T any](
 				statuses[i] = waybill.HandlerDuplicate
 			case core.InboxConflict:
 				statuses[i] = waybill.HandlerLeftOut // Handle finds the same and says so
-			case core.InboxNone, core.InboxProcessed:
+			case core.InboxNone, core.InboxNew:
 			}
 		}
 		return statuses, nil

@@ -24,7 +24,7 @@ func (s *single) Check(context.Context) error { return s.err }
 func (s *single) Pool() waybill.Pool { return waybill.Pool{Max: 7} }
 
 func (s *single) Do(ctx context.Context, _ core.InboxKey, fn func(context.Context, int) error) (core.InboxStatus, error) {
-	return core.InboxProcessed, fn(ctx, 0)
+	return core.InboxNew, fn(ctx, 0)
 }
 
 // batched is a store that answers batches as a test says.
@@ -45,7 +45,7 @@ func (b *batched) DoBatch(ctx context.Context, keys []core.InboxKey, fn func(con
 	for i := range out {
 		out[i] = core.InboxDuplicate
 		if slices.Contains(b.fresh, i) {
-			out[i] = core.InboxProcessed
+			out[i] = core.InboxNew
 		}
 	}
 	if b.short {

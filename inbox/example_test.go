@@ -61,7 +61,7 @@ func ExampleNew() {
 		if err != nil {
 			panic(err)
 		}
-		if status == core.InboxProcessed {
+		if status == core.InboxNew {
 			tx.Put("balance", "5")
 		}
 		if err := tx.Commit(); err != nil {

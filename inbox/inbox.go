@@ -265,7 +265,7 @@ func Handler[Tx, T any](box *Inbox[Tx], topic waybill.Topic[T], fn func(ctx cont
 			return waybill.HandlerDuplicate, nil
 		case status == core.InboxConflict:
 			return box.again(ctx, key, d)
-		case status == core.InboxProcessed:
+		case status == core.InboxNew:
 			return waybill.HandlerProcessed, nil
 		default:
 			return waybill.HandlerProcessed, fmt.Errorf("waybill/inbox: the store returned status %d without an error; "+
@@ -293,7 +293,7 @@ func (b *Inbox[Tx]) complete(h *waybill.Handler) {
 }
 
 // Mark marks the message (source, id) in tx, a transaction of the caller, for handlers that Waybill does not run. With
-// [core.InboxProcessed] do the work in tx and commit both; [core.InboxDuplicate] means that the message had its effect
+// [core.InboxNew] do the work in tx and commit both; [core.InboxDuplicate] means that the message had its effect
 // before. It waits for a concurrent transaction that marks the same message. An error matches [waybill.ErrUnsupported]
 // if the store does not support it; after any other error, roll tx back.
 func (b *Inbox[Tx]) Mark(ctx context.Context, tx Tx, source, id string) (core.InboxStatus, error) {

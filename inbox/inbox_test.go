@@ -215,7 +215,7 @@ func (a again) Do(ctx context.Context, _ core.InboxKey, fn func(context.Context,
 func TestHandlerRunsAgainWithAFreshValue(t *testing.T) {
 	t.Parallel()
 	topic := waybill.NewTopic("list", waybill.JSON[map[string]int]())
-	for status, ok := range map[core.InboxStatus]bool{core.InboxProcessed: true, core.InboxNone: false} {
+	for status, ok := range map[core.InboxStatus]bool{core.InboxNew: true, core.InboxNone: false} {
 		box, err := inbox.New(again{status}, "billing", inbox.Options{})
 		if err != nil {
 			t.Fatal(err)

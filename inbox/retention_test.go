@@ -184,7 +184,7 @@ func TestMark(t *testing.T) {
 	t.Parallel()
 	store := newStore(t)
 	box := newInbox(t, store, inbox.Options{})
-	for i, want := range []core.InboxStatus{core.InboxProcessed, core.InboxProcessed, core.InboxDuplicate} {
+	for i, want := range []core.InboxStatus{core.InboxNew, core.InboxNew, core.InboxDuplicate} {
 		tx := store.Begin()
 		st, err := box.Mark(t.Context(), tx, "/payments", "m-1")
 		if st != want || err != nil {
@@ -244,7 +244,7 @@ func TestBatchHandler(t *testing.T) {
 	if st, err := h.Handle(t.Context(), delivery("m-2")); st != waybill.HandlerDuplicate || err != nil {
 		t.Error(st, err)
 	}
-	single, err := inbox.New(again{core.InboxProcessed}, "c", inbox.Options{})
+	single, err := inbox.New(again{core.InboxNew}, "c", inbox.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}

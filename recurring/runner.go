@@ -85,7 +85,7 @@ func New[Tx any](marks core.Inbox[Tx], outbox waybill.Stager[Tx], jobs []Job, op
 					_, err := outbox.Stage(ctx, tx, *m)
 					return err
 				})
-				return st == core.InboxProcessed, err
+				return st == core.InboxNew, err
 			},
 		})
 	}

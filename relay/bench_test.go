@@ -32,11 +32,11 @@ func (f *feed) Heartbeat(_ context.Context, m core.HeartbeatRequest) (core.Membe
 		f.owner = mv.To
 	}
 	u := core.PartitionState{Partition: core.Partition{Route: waybill.DefaultRoute, To: core.NumSlots}, Owner: f.owner}
-	return core.Membership{IsMember: true, Epoch: "1", Members: []core.Member{f.member}, Partitions: []core.PartitionState{u}}, nil
+	return core.Membership{IsMember: true, StoreEpoch: "1", Members: []core.Member{f.member}, Partitions: []core.PartitionState{u}}, nil
 }
 
 func (f *feed) Read(_ context.Context, _ core.Session, request core.ReadRequest) (core.ReadResult, error) {
-	p := core.ReadResult{IsMember: true, Epoch: "1", LastSeq: f.last, NextTx: 1, UpperTx: 1}
+	p := core.ReadResult{IsMember: true, StoreEpoch: "1", LastSeq: f.last, SnapshotXmax: 1, LastSeqXmax: 1}
 	for _, part := range request.Slots {
 		p.Owned = append(p.Owned, part.Slots)
 	}
@@ -45,8 +45,8 @@ func (f *feed) Read(_ context.Context, _ core.Session, request core.ReadRequest)
 		p.Keys = append(p.Keys, core.KeyRecords{Records: recs, More: len(recs) >= k.Limit})
 	}
 	for _, r := range request.Ranges {
-		to := min(r.From+int64(r.Limit), r.To, f.last)
-		p.Ranges = append(p.Ranges, core.Records{Records: f.records(r.From, to), More: to < min(r.To, f.last)})
+		to := min(r.AfterSeq+int64(r.Limit), r.UpToSeq, f.last)
+		p.Ranges = append(p.Ranges, core.Records{Records: f.records(r.AfterSeq, to), More: to < min(r.UpToSeq, f.last)})
 	}
 	return p, nil
 }
@@ -69,11 +69,11 @@ func (f *feed) records(from, to int64) []core.Record {
 
 func (f *feed) ofKey(k *core.KeyRange) (out []core.Record) {
 	n := int64(len(f.keys))
-	seq := k.From + 1
+	seq := k.AfterSeq + 1
 	for f.keys[seq%n] != k.Key {
 		seq++
 	}
-	for ; seq <= k.To && len(out) < k.Limit; seq += n {
+	for ; seq <= k.UpToSeq && len(out) < k.Limit; seq += n {
 		out = append(out, f.record(seq))
 	}
 	return out

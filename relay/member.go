@@ -77,7 +77,7 @@ func (s *timed) Settle(ctx context.Context, self core.Session, outcomes []core.O
 // shift changes times that count from now into times that count from d ago.
 func shift(records []core.Record, d time.Duration) {
 	for i := range records {
-		records[i].Age -= d
+		records[i].DueFor -= d
 		if records[i].ExpiresIn <= math.MaxInt64-d { // a longer life is the longest there is already
 			records[i].ExpiresIn += d
 		}
@@ -245,7 +245,7 @@ func (e *engine) storeFails(method dispatch.CallKind, err error) {
 		return // it was cancelled
 	}
 	if e.drain.begun && method == dispatch.CallHeartbeat && e.d.Out()+e.d.Unsettled() == 0 {
-		e.drain.noLeave = true // only the leave is left: others find out
+		e.drain.noLeave = true // the leave alone is missing: others find out
 	}
 	t := e.member.failing[method]
 	if t == nil {

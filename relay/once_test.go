@@ -78,7 +78,7 @@ func TestRunOnceAfterACrash(t *testing.T) {
 		patience.BudgetOf(t).Time(11*time.Second, "the lease of who died")
 		s, b := newStore(t), newBus()
 		stage(t, s, msgs(20, noKey)...)
-		dead := core.Member{Session: 9, Name: "dead", Heartbeats: 5, Lease: 10 * time.Second, Routes: []core.ServedRoute{{Route: waybill.DefaultRoute, Partitions: 64}}}
+		dead := core.Member{Session: 9, Name: "dead", Heartbeats: 5, Lease: 10 * time.Second, Routes: []core.ServedRoute{{Route: waybill.DefaultRoute, InitialPartitions: 64}}}
 		r, err := s.Heartbeat(t.Context(), core.HeartbeatRequest{Self: dead, Join: true})
 		var moves []core.Transfer
 		for _, u := range r.Partitions {

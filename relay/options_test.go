@@ -155,7 +155,7 @@ func TestPartitions(t *testing.T) {
 			t.Error(err)
 		}
 		for _, r := range s.heartbeats[0].Self.Routes {
-			routes[r.Partitions] = true
+			routes[r.InitialPartitions] = true
 		}
 		if len(routes) != 1 || !routes[want] {
 			t.Errorf("%d routes: %v partitions", n, routes)

@@ -30,7 +30,7 @@ func TestQueueOnARoute(t *testing.T) {
 		ok := func() bool { status, _ := route(); return status == waybill.HealthOK }
 		within(t, time.Minute, "alone", ok)
 		queue := core.HeartbeatRequest{Join: true, Self: core.Member{
-			Session: 7, Heartbeats: 1, Name: "billing", Lease: time.Hour, Capacity: 10, FreeCapacity: 10, Routes: []core.ServedRoute{{Route: "other", Partitions: 1}},
+			Session: 7, Heartbeats: 1, Name: "billing", Lease: time.Hour, Capacity: 10, FreeCapacity: 10, Routes: []core.ServedRoute{{Route: "other", InitialPartitions: 1}},
 		}}
 		heartbeat := func() {
 			t.Helper()
@@ -42,7 +42,7 @@ func TestQueueOnARoute(t *testing.T) {
 		heartbeat()
 		stage(t, s, msg("a", ""))
 		within(t, time.Minute, "a queue elsewhere", ok)
-		queue.Self.Routes = append(queue.Self.Routes, core.ServedRoute{Route: waybill.DefaultRoute, Partitions: 64})
+		queue.Self.Routes = append(queue.Self.Routes, core.ServedRoute{Route: waybill.DefaultRoute, InitialPartitions: 64})
 		heartbeat()
 		within(t, time.Minute, "a queue on the route", func() bool {
 			status, text := route()

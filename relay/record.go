@@ -18,7 +18,7 @@ func attempt(item *dispatch.Item) int { return item.Record.Attempts + 1 }
 // event returns a hook's event about an item, without its age.
 func event(item *dispatch.Item) Event {
 	m := &item.Record.Envelope
-	return Event{Route: item.Route(), ID: m.ID, Topic: m.Topic, Key: m.Key, Attempt: attempt(item), Age: item.Record.Age}
+	return Event{Route: item.Route(), ID: m.ID, Topic: m.Topic, Key: m.Key, Attempt: attempt(item), Age: item.Record.DueFor}
 }
 
 // event returns a hook's event about an item.
@@ -29,7 +29,9 @@ func (e *engine) event(item *dispatch.Item) Event {
 }
 
 // age is the time since the record became due, by the store's clock.
-func (e *engine) age(item *dispatch.Item) time.Duration { return item.Record.Age + e.now.Sub(e.began) }
+func (e *engine) age(item *dispatch.Item) time.Duration {
+	return item.Record.DueFor + e.now.Sub(e.began)
+}
 
 // expired reports whether the record has expired, by the store's clock.
 func (e *engine) expired(item *dispatch.Item) bool {

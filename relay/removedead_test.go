@@ -19,7 +19,7 @@ import (
 // killed has a member join, take all partitions of the default route, and never renew.
 func killed(t *testing.T, s *memory.Store, lease time.Duration) {
 	t.Helper()
-	dead := core.Member{Session: 9, Name: "dead", Heartbeats: 5, Lease: lease, Routes: []core.ServedRoute{{Route: waybill.DefaultRoute, Partitions: 64}}}
+	dead := core.Member{Session: 9, Name: "dead", Heartbeats: 5, Lease: lease, Routes: []core.ServedRoute{{Route: waybill.DefaultRoute, InitialPartitions: 64}}}
 	r, err := s.Heartbeat(t.Context(), core.HeartbeatRequest{Self: dead, Join: true})
 	var moves []core.Transfer
 	for _, u := range r.Partitions {

@@ -127,7 +127,7 @@ func crash(t *testing.T, s *memory.Store, routes ...string) {
 	}
 	m := core.Member{Session: dead, Heartbeats: 1}
 	for _, r := range routes {
-		m.Routes = append(m.Routes, core.ServedRoute{Route: r, Partitions: 64})
+		m.Routes = append(m.Routes, core.ServedRoute{Route: r, InitialPartitions: 64})
 	}
 	membership, err := s.Heartbeat(t.Context(), core.HeartbeatRequest{Self: m, Join: true})
 	var moves []core.Transfer

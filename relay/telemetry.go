@@ -40,7 +40,7 @@ func newTelemetry(o *Options) (*telemetry, error) {
 		t.common = []attribute.KeyValue{attribute.String("relay", o.Name)}
 		t.plain = []metric.RecordOption{t.label()}
 	}
-	for _, c := range [...]core.WakeCause{core.WakeNotify, core.WakeTimer, core.WakePoll, core.WakeStop} {
+	for _, c := range [...]core.WakeCause{core.WakeNotify, core.WakeLimit, core.WakePoll, core.WakeStop} {
 		t.causes[c] = []metric.AddOption{t.label(attribute.String("cause", string(c)))}
 	}
 	var errs [11]error

@@ -361,7 +361,7 @@ func TestPartitionsDiffer(t *testing.T) {
 }
 
 // RL-13: with sub-routes a backlog of one tenant delays no other one: while it is sent, the others get as much.
-func TestShares(t *testing.T) {
+func TestSubRoutes(t *testing.T) {
 	t.Parallel()
 	const subRoutes, backlog, small = 8, 10_000, 100
 	route := func(tenant string) string { return waybill.SubRoute("r", tenant, subRoutes) }
@@ -412,7 +412,7 @@ func TestShares(t *testing.T) {
 }
 
 // A route's own name, its lanes in every sub-route, and the faults that sub-routes can have.
-func TestSharesOfARoute(t *testing.T) {
+func TestNamesOfSubRoutes(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		mem, b := newStore(t), newBus()

@@ -41,7 +41,7 @@ func (m *member) serve() error {
 	for i := range counts {
 		known := func(s core.ServedRoute) bool { return s.Route == counts[i].Route }
 		if !counts[i].State.Terminal() && !slices.ContainsFunc(m.self.Routes, known) {
-			m.self.Routes = append(m.self.Routes, core.ServedRoute{Route: counts[i].Route, Partitions: 1})
+			m.self.Routes = append(m.self.Routes, core.ServedRoute{Route: counts[i].Route, InitialPartitions: 1})
 		}
 	}
 	if len(m.self.Routes) == routes {
@@ -94,7 +94,7 @@ func (m *member) ready() (*core.Record, error) {
 	for {
 		var request core.ReadRequest
 		for _, p := range m.parts {
-			request.Ranges = append(request.Ranges, core.Range{RouteSlots: p, To: math.MaxInt64, ExcludeSeqs: m.skip[p.Route], Limit: 1})
+			request.Ranges = append(request.Ranges, core.Range{RouteSlots: p, UpToSeq: math.MaxInt64, ExcludeSeqs: m.skip[p.Route], Limit: 1})
 		}
 		result, err := m.store.Read(m.tb.Context(), m.self.Session, request)
 		if err != nil {

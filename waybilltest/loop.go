@@ -208,7 +208,7 @@ func (l *Loop) Crash(route string, n int, lease time.Duration) int {
 func crash(ctx context.Context, store core.OutboxStore, route string, n int, lease time.Duration) (got int, err error) {
 	self := core.Member{
 		Session: core.Session(chance.N(int64(1<<62)) + 1), Name: "crashed", Heartbeats: 1, Lease: lease, Capacity: 1, FreeCapacity: 1,
-		Routes: []core.ServedRoute{{Route: route, Partitions: core.NumSlots}},
+		Routes: []core.ServedRoute{{Route: route, InitialPartitions: core.NumSlots}},
 	}
 	membership, err := store.Heartbeat(ctx, core.HeartbeatRequest{Self: self, Join: true})
 	if err != nil {
@@ -223,7 +223,7 @@ func crash(ctx context.Context, store core.OutboxStore, route string, n int, lea
 	if _, err = store.Heartbeat(ctx, core.HeartbeatRequest{Self: self, Transfers: moves}); err != nil {
 		return 0, err
 	}
-	all := core.Range{RouteSlots: core.RouteSlots{Route: route, Slots: core.AllSlots}, To: math.MaxInt64, Limit: n}
+	all := core.Range{RouteSlots: core.RouteSlots{Route: route, Slots: core.AllSlots}, UpToSeq: math.MaxInt64, Limit: n}
 	result, err := store.Read(ctx, self.Session, core.ReadRequest{Ranges: []core.Range{all}})
 	if err != nil {
 		return 0, err

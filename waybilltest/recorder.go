@@ -74,7 +74,7 @@ func (r *Recorder[Tx]) record(tx Tx, row *core.StagedRow) (waybill.Staged, error
 	}
 	if i := slices.IndexFunc(r.recorded, sameKey); i >= 0 {
 		if r.recorded[i].Envelope.Source != row.Envelope.Source {
-			return out, row.KeyTakenError("waybilltest: stage")
+			return out, row.DedupeKeyTakenError("waybilltest: stage")
 		}
 		if !row.Replace {
 			out.ID, out.Duplicate = r.recorded[i].Envelope.ID, true

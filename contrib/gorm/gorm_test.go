@@ -211,7 +211,7 @@ func TestFailedHandler(t *testing.T) {
 				t.Errorf("%d bills of handlers that failed", bills)
 			}
 			status, err := batches.DoBatch(t.Context(), []core.InboxKey{key}, func(_ context.Context, tx *gorm.DB, _ []int) error { return write(tx, nil) })
-			if err != nil || len(status) != 1 || status[0] != core.InboxProcessed {
+			if err != nil || len(status) != 1 || status[0] != core.InboxNew {
 				t.Errorf("then: %v, %v", status, err)
 			}
 			if bills := s.count(t, "bills"); bills != 1 {

@@ -119,14 +119,14 @@ func lowered(t *testing.T, h *transporttest.Harness, address, bus string, others
 			return others(ctx, what)
 		}
 		ctx = context.WithoutCancel(ctx)
-		admin, probe := ask(t, address), make([]byte, 100_000)
-		_, _ = rand.NewChaCha8([32]byte{}).Read(probe) // never fails
+		admin, large := ask(t, address), make([]byte, 100_000)
+		_, _ = rand.NewChaCha8([32]byte{}).Read(large) // never fails
 		set := func(bytes string, refuses bool) error {
 			if err := setTopic(ctx, admin, bus, "max.message.bytes", bytes); err != nil {
 				return err
 			}
 			patience.Until(t, "the limit is in force", func() bool {
-				rec := &kgo.Record{Topic: bus, Value: probe, Headers: []kgo.RecordHeader{{Key: "ce_topic", Value: []byte("of-nobody")}}}
+				rec := &kgo.Record{Topic: bus, Value: large, Headers: []kgo.RecordHeader{{Key: "ce_topic", Value: []byte("of-nobody")}}}
 				return errors.Is(admin.client.ProduceSync(ctx, rec).FirstErr(), kerr.MessageTooLarge) == refuses
 			})
 			return nil

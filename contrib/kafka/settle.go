@@ -365,7 +365,7 @@ func (r *receiver) copy(h *handle, a *core.Ack, now time.Time) *kgo.Record {
 	switch {
 	case a.Verdict == core.VerdictRetry:
 		rec = copyOf(r.retry, old)
-		if !a.Free {
+		if !a.SameAttempt {
 			attempt++
 		}
 		if a.Delay > 0 {

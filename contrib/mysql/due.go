@@ -72,8 +72,8 @@ func (d *due) look(ctx context.Context, part *core.RouteSlots) error {
 		d.mine = append(d.mine, mine...)
 	}
 	since := int64(1)
-	if part.DueWithin > 0 {
-		since = max(since, d.now-part.DueWithin.Microseconds())
+	if part.MaxOverdue > 0 {
+		since = max(since, d.now-part.MaxOverdue.Microseconds())
 	}
 	for state, list := range map[core.State]*[]*row{core.StateFailed: &d.retries, core.StatePending: &d.timers} {
 		rows, err := d.rows(ctx, dueSQL, part.Route, state, since, d.now, int64(part.Slots), d.limit+1)

@@ -133,7 +133,7 @@ func TestSwallowedDeadlock(t *testing.T) {
 		}
 		return h.Effect(ctx, tx, "after")
 	})
-	if status != core.InboxProcessed || err != nil || runs != 3 {
+	if status != core.InboxNew || err != nil || runs != 3 {
 		t.Errorf("a handler that swallowed two deadlocks: %s, %v, after %d runs", status, err, runs)
 	}
 	for name, want := range map[string]int{"before": 0, "after": 0, "third": 1} {
@@ -211,13 +211,13 @@ func TestGrants(t *testing.T) {
 	if err := tx.Commit(); err != nil {
 		t.Fatal(err)
 	}
-	self := core.Member{Session: 1, Name: "m", Heartbeats: 1, Routes: []core.ServedRoute{{Route: waybill.DefaultRoute, Partitions: 1}}}
+	self := core.Member{Session: 1, Name: "m", Heartbeats: 1, Routes: []core.ServedRoute{{Route: waybill.DefaultRoute, InitialPartitions: 1}}}
 	partition := core.Partition{Route: waybill.DefaultRoute, To: core.NumSlots}
 	if _, err := all.Heartbeat(t.Context(), core.HeartbeatRequest{Self: self, Join: true, Transfers: []core.Transfer{{Partition: partition, To: 1}}}); err != nil {
 		t.Fatal(err)
 	}
 	part := core.RouteSlots{Route: waybill.DefaultRoute, Slots: core.AllSlots}
-	page, err := all.Read(t.Context(), 1, core.ReadRequest{Slots: []core.RouteSlots{part}, Ranges: []core.Range{{RouteSlots: part, To: 1 << 62}}})
+	page, err := all.Read(t.Context(), 1, core.ReadRequest{Slots: []core.RouteSlots{part}, Ranges: []core.Range{{RouteSlots: part, UpToSeq: 1 << 62}}})
 	if err != nil || len(page.Ranges[0].Records) != 3 {
 		t.Fatal(len(page.Ranges), err)
 	}
@@ -369,7 +369,7 @@ func TestFrozenHeartbeat(t *testing.T) {
 	if err := tx.QueryRow(`SELECT 1 FROM waybill_meta WHERE name = 'heartbeat' FOR UPDATE`).Scan(&n); err != nil {
 		t.Fatal(err)
 	}
-	self := core.Member{Session: 1, Name: "m", Heartbeats: 1, Routes: []core.ServedRoute{{Route: waybill.DefaultRoute, Partitions: 1}}}
+	self := core.Member{Session: 1, Name: "m", Heartbeats: 1, Routes: []core.ServedRoute{{Route: waybill.DefaultRoute, InitialPartitions: 1}}}
 	refused := 0
 	patience.Until(t, "the member has joined", func() bool {
 		got, err := s.Heartbeat(t.Context(), core.HeartbeatRequest{Self: self, Join: true})
@@ -398,13 +398,13 @@ func TestSettleBesideALockedRecord(t *testing.T) {
 	if err := stage(t.Context(), s, msgs); err != nil {
 		t.Fatal(err)
 	}
-	self := core.Member{Session: 1, Name: "m", Heartbeats: 1, Routes: []core.ServedRoute{{Route: waybill.DefaultRoute, Partitions: 1}}}
+	self := core.Member{Session: 1, Name: "m", Heartbeats: 1, Routes: []core.ServedRoute{{Route: waybill.DefaultRoute, InitialPartitions: 1}}}
 	partition := core.Partition{Route: waybill.DefaultRoute, To: core.NumSlots}
 	if _, err := s.Heartbeat(t.Context(), core.HeartbeatRequest{Self: self, Join: true, Transfers: []core.Transfer{{Partition: partition, To: 1}}}); err != nil {
 		t.Fatal(err)
 	}
 	part := core.RouteSlots{Route: waybill.DefaultRoute, Slots: core.AllSlots}
-	page, err := s.Read(t.Context(), 1, core.ReadRequest{Slots: []core.RouteSlots{part}, Ranges: []core.Range{{RouteSlots: part, To: 1 << 62, Limit: n}}})
+	page, err := s.Read(t.Context(), 1, core.ReadRequest{Slots: []core.RouteSlots{part}, Ranges: []core.Range{{RouteSlots: part, UpToSeq: 1 << 62, Limit: n}}})
 	if err != nil || len(page.Ranges[0].Records) != n {
 		t.Fatal(page, err)
 	}

@@ -80,7 +80,7 @@ func (w *work) Suspect(ctx context.Context, session core.Session) error {
 
 // Kept is of [rules.MembershipTx].
 func (w *work) Kept(ctx context.Context, route string) (u core.PartitionState, err error) {
-	known, err := w.one(ctx, []any{&u.ReadAfter, &u.UncertainUpTo, &u.Term}, `SELECT read_after, uncertain_up_to, term FROM waybill_outbox_routes WHERE route = ?`, route)
+	known, err := w.one(ctx, []any{&u.ReadAfter, &u.MaybeOutUpTo, &u.Term}, `SELECT read_after, uncertain_up_to, term FROM waybill_outbox_routes WHERE route = ?`, route)
 	if err == nil && known {
 		_, err = w.exec(ctx, `DELETE FROM waybill_outbox_routes WHERE route = ?`, route)
 	}
@@ -134,7 +134,7 @@ func (w *work) fence(ctx context.Context, session core.Session) (bool, error) {
 func (w *work) Save(ctx context.Context, partitions []core.PartitionState) error {
 	var args []any
 	for _, u := range partitions {
-		args = append(args, u.Partition.Route, u.Partition.From, u.Partition.To, u.Owner, u.Term, u.ReadAfter, u.UncertainUpTo)
+		args = append(args, u.Partition.Route, u.Partition.From, u.Partition.To, u.Owner, u.Term, u.ReadAfter, u.MaybeOutUpTo)
 	}
 	const later = `IF(term < VALUES(term) OR term = VALUES(term) AND owner = VALUES(owner), `
 	_, err := w.exec(ctx, `INSERT INTO waybill_outbox_partitions (route, from_slot, to_slot, owner, term, read_after, uncertain_up_to) VALUES `+
@@ -146,7 +146,7 @@ func (w *work) Save(ctx context.Context, partitions []core.PartitionState) error
 // Retire is of [rules.MembershipTx].
 func (w *work) Retire(ctx context.Context, kept core.PartitionState) error {
 	if _, err := w.exec(ctx, `REPLACE INTO waybill_outbox_routes (route, read_after, uncertain_up_to, term) VALUES (?, ?, ?, ?)`,
-		kept.Partition.Route, kept.ReadAfter, kept.UncertainUpTo, kept.Term); err != nil {
+		kept.Partition.Route, kept.ReadAfter, kept.MaybeOutUpTo, kept.Term); err != nil {
 		return err
 	}
 	_, err := w.exec(ctx, `DELETE FROM waybill_outbox_partitions WHERE route = ?`, kept.Partition.Route)
@@ -170,7 +170,7 @@ func (w *work) membership(ctx context.Context, self *core.Member, out *core.Memb
 		served = append(served, sv.Route)
 	}
 	hasNotices := `EXISTS (SELECT 1 FROM waybill_outbox_notices WHERE route IN ` + places(len(served)) + `)`
-	if _, err := w.one(ctx, []any{&w.now, &out.Epoch, &out.HasNotices}, `SELECT `+nowSQL+`, `+epochSQL+`, `+hasNotices, served...); err != nil {
+	if _, err := w.one(ctx, []any{&w.now, &out.StoreEpoch, &out.HasNotices}, `SELECT `+nowSQL+`, `+epochSQL+`, `+hasNotices, served...); err != nil {
 		return err
 	}
 	return w.readMembership(ctx, self.Session, out)

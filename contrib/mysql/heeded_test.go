@@ -29,7 +29,7 @@ func TestRedriveIsHeededByEachOwner(t *testing.T) {
 		t.Helper()
 		part := core.RouteSlots{Route: waybill.DefaultRoute, Slots: halves[i]}
 		p, err := s.Read(t.Context(), core.Session(i+1), core.ReadRequest{
-			Slots: []core.RouteSlots{part}, Ranges: []core.Range{{RouteSlots: part, To: 1 << 40, Limit: 1000}}, Bytes: 1 << 20, BlockedLimit: 1000,
+			Slots: []core.RouteSlots{part}, Ranges: []core.Range{{RouteSlots: part, UpToSeq: 1 << 40, Limit: 1000}}, Bytes: 1 << 20, BlockingLimit: 1000,
 		})
 		if err != nil || len(p.Ranges) != 1 {
 			t.Fatalf("read: %d ranges, %v", len(p.Ranges), err)
@@ -38,7 +38,7 @@ func TestRedriveIsHeededByEachOwner(t *testing.T) {
 	}
 	var records [2][]core.Record
 	for i := range halves {
-		m := core.Member{Session: core.Session(i + 1), Heartbeats: 1, Lease: time.Hour, Routes: []core.ServedRoute{{Route: waybill.DefaultRoute, Partitions: 2}}}
+		m := core.Member{Session: core.Session(i + 1), Heartbeats: 1, Lease: time.Hour, Routes: []core.ServedRoute{{Route: waybill.DefaultRoute, InitialPartitions: 2}}}
 		r, err := s.Heartbeat(t.Context(), core.HeartbeatRequest{Self: m, Join: true})
 		if err != nil || len(r.Partitions) != 2 {
 			t.Fatal(r.Partitions, err)

@@ -89,7 +89,7 @@ func deliveries(want *core.HoldRequest) int {
 // HoldRequest.ExtraSeqs, then free ones of the range. The index by key has only the range's entries between From and
 // To, and so few of records that are gone.
 func (w *work) next(ctx context.Context, want *core.HoldRequest, out *[]core.HoldResult) error {
-	from, to, passed, most := want.AfterSeq, want.UpToSeq, want.ExtraSeqs, want.UnheldLimit
+	from, to, passed, most := want.AfterSeq, want.UpToSeq, want.ExtraSeqs, want.SkippedLimit
 	if to == 0 {
 		from, to, passed, most = math.MinInt64, math.MaxInt64, nil, 0
 	}
@@ -103,12 +103,12 @@ func (w *work) next(ctx context.Context, want *core.HoldRequest, out *[]core.Hol
 	all, err := w.rows(ctx, mineSQL, w.self, from, to)
 	for _, r := range all {
 		id, isOut := known[r.Seq]
-		if r.Route == want.Slots.Route && want.Slots.Slots.Has(r.Slot) && r.ready() && r.Envelope.Key == "" && (!isOut || id != r.ID) &&
+		if r.Route == want.KeylessSlots.Route && want.KeylessSlots.Slots.Has(r.Slot) && r.ready() && r.Envelope.Key == "" && (!isOut || id != r.ID) &&
 			!slices.Contains(passed, r.Seq) && len(mine) < want.KeylessLimit {
 			mine = append(mine, r)
 		}
 	}
-	route, slots := want.Slots.Route, int64(want.Slots.Slots)
+	route, slots := want.KeylessSlots.Route, int64(want.KeylessSlots.Slots)
 	take := func(seqs []int64) {
 		if err == nil && len(seqs) > 0 && len(mine) < want.KeylessLimit {
 			var rows []*row
@@ -168,8 +168,8 @@ func (w *work) met(ctx context.Context, want *core.HoldRequest, from, to int64, 
 		}
 		return err
 	}
-	route, slots := want.Slots.Route, int64(want.Slots.Slots)
-	queries := []query{{metSQL + list(without) + ` ORDER BY seq LIMIT ?`, []any{route, slots, from, to, want.UnheldLimit}, scan}}
+	route, slots := want.KeylessSlots.Route, int64(want.KeylessSlots.Slots)
+	queries := []query{{metSQL + list(without) + ` ORDER BY seq LIMIT ?`, []any{route, slots, from, to, want.SkippedLimit}, scan}}
 	if len(passed) > 0 {
 		queries = append(queries, query{metAgainSQL + at(passed), []any{route, slots}, scan})
 	}
@@ -178,7 +178,7 @@ func (w *work) met(ctx context.Context, want *core.HoldRequest, from, to int64, 
 	}
 	slices.Sort(met)
 	for _, seq := range met {
-		*out = append(*out, core.HoldResult{Ref: core.Ref{Route: route, Seq: seq}, Status: core.HoldLocked})
+		*out = append(*out, core.HoldResult{Ref: core.Ref{Route: route, Seq: seq}, Status: core.HoldSkipped})
 	}
 	return nil
 }

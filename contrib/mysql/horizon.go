@@ -13,8 +13,8 @@ import (
 // The scans are numbered. The id of a transaction is the number of the last scan that found its row free before the
 // transaction locked it. So while a row is not free, its lock can belong to the id that free says.
 const (
-	numMarks   = 256
-	probeEvery = 20 * time.Millisecond
+	numMarks  = 256
+	scanEvery = 20 * time.Millisecond
 	// markSQL is the row of the moment: another one every 50 ms, each again after 12.8 s.
 	markSQL = `(` + nowSQL + ` DIV 50000)`
 )
@@ -44,8 +44,8 @@ func (w *work) draw(ctx context.Context) error {
 	return err
 }
 
-// sight returns NextTx and RunningTxs of a page whose snapshot is taken after the call. A scan leaves out the rows of
-// the moment, so that no stager waits for it.
+// sight returns SnapshotXmax and RunningTxs of a page whose snapshot is taken after the call. A scan leaves out the
+// rows of the moment, so that no stager waits for it.
 func (s *Store) sight(ctx context.Context) (next int64, running []int64, err error) {
 	h := &s.horizon
 	select {
@@ -54,7 +54,7 @@ func (s *Store) sight(ctx context.Context) (next int64, running []int64, err err
 		return 0, nil, ctx.Err()
 	}
 	defer func() { <-h.gate }()
-	if now := time.Now(); now.Sub(h.at) >= probeEvery {
+	if now := time.Now(); now.Sub(h.at) >= scanEvery {
 		h.scan++
 		free, err := collect(ctx, s.own, value[int], `SELECT g FROM waybill_outbox_marks WHERE g NOT IN (`+
 			markSQL+` % 256, (`+markSQL+` + 1) % 256) FOR UPDATE SKIP LOCKED`)
@@ -74,7 +74,7 @@ func (s *Store) sight(ctx context.Context) (next int64, running []int64, err err
 	return h.scan, running, nil
 }
 
-// upper returns UpperTx of a page whose LastSeq was read before the call.
+// upper returns LastSeqXmax of a page whose LastSeq was read before the call.
 func (s *Store) upper(ctx context.Context) (int64, error) {
 	h := &s.horizon
 	select {

@@ -143,7 +143,7 @@ func (m *marker) mark(ctx context.Context, keys []core.InboxKey) (out []core.Inb
 		bare := k.WithoutHash()
 		out = append(out, k.StatusOfMarked(kept[bare]))
 		if isNew[bare] {
-			out[i], isNew[bare] = core.InboxProcessed, false
+			out[i], isNew[bare] = core.InboxNew, false
 			fresh = append(fresh, i)
 		}
 	}

@@ -41,7 +41,7 @@ func (s *Store) Read(ctx context.Context, self core.Session, look core.ReadReque
 	}
 	err = s.read(ctx, "read", func(w *work) (err error) {
 		w.self = self
-		rd := reader{work: w, look: &look, page: core.ReadResult{NextTx: next, RunningTxs: running}}
+		rd := reader{work: w, look: &look, page: core.ReadResult{SnapshotXmax: next, RunningTxs: running}}
 		page = core.ReadResult{}
 		if err := rd.head(ctx); err != nil || !rd.page.IsMember {
 			return err
@@ -87,7 +87,7 @@ func (rd *reader) head(ctx context.Context) error {
 		[]any{rd.self},
 		func(rows *sql.Rows) error {
 			p.IsMember = true
-			return rows.Scan(&p.Suspected, &rd.now, &p.Epoch, &p.LastSeq)
+			return rows.Scan(&p.Suspected, &rd.now, &p.StoreEpoch, &p.LastSeq)
 		},
 	}, {
 		partitionsSQL + `WHERE owner = ?`, []any{rd.self}, func(rows *sql.Rows) error {
@@ -111,7 +111,7 @@ func (rd *reader) head(ctx context.Context) error {
 		rg := &rd.look.Ranges[i]
 		rd.limits[i] = rd.atFirst(rg.Limit)
 		queries = append(queries, rd.query(&rd.first[i], rangeSQL+list(rg.ExcludeSeqs)+` ORDER BY seq LIMIT ?`,
-			rg.Route, rg.From, rg.To, int64(rg.Slots), rg.KeyedOnly, rd.limits[i]))
+			rg.Route, rg.AfterSeq, rg.UpToSeq, int64(rg.Slots), rg.KeyedOnly, rd.limits[i]))
 	}
 	if err := rd.ask(ctx, queries...); err != nil || !p.IsMember {
 		return err
@@ -119,8 +119,8 @@ func (rd *reader) head(ctx context.Context) error {
 	for _, part := range rd.look.Slots {
 		p.Owned = append(p.Owned, own[part.Route]&part.Slots)
 	}
-	if p.LastSeq != rd.look.SeenSeq {
-		p.UpperTx, err = rd.s.upper(ctx)
+	if p.LastSeq != rd.look.KnownLastSeq {
+		p.LastSeqXmax, err = rd.s.upper(ctx)
 	}
 	return err
 }
@@ -137,10 +137,10 @@ func (rd *reader) held(ctx context.Context) (_ []*row, err error) {
 }
 
 // add adds those of rows to list that block their key, once each.
-func (rd *reader) add(list []core.BlockedRecord, rows []*row, wanted func(r *row) bool) []core.BlockedRecord {
+func (rd *reader) add(list []core.BlockingRecord, rows []*row, wanted func(r *row) bool) []core.BlockingRecord {
 	for _, r := range rows {
 		w, ok := r.waiting(rd.self, rd.blocks(r.Route))
-		if ok && wanted(r) && !slices.ContainsFunc(list, func(o core.BlockedRecord) bool { return o.Seq == w.Seq }) {
+		if ok && wanted(r) && !slices.ContainsFunc(list, func(o core.BlockingRecord) bool { return o.Seq == w.Seq }) {
 			list = append(list, w)
 		}
 	}
@@ -149,7 +149,7 @@ func (rd *reader) add(list []core.BlockedRecord, rows []*row, wanted func(r *row
 
 // fresh answers ReadRequest.NewlyOwned.
 func (rd *reader) fresh(ctx context.Context) error {
-	limit, p := rd.look.BlockedLimit, &rd.page
+	limit, p := rd.look.BlockingLimit, &rd.page
 	if limit <= 0 {
 		limit = 1 << 30
 	}
@@ -161,7 +161,7 @@ func (rd *reader) fresh(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		p.Blocked = rd.add(p.Blocked, held, wanted)
+		p.Blocking = rd.add(p.Blocking, held, wanted)
 		texts := []string{waitingSQL, blockingSQL}
 		if !rd.blocks(part.Route) {
 			texts = texts[:1]
@@ -171,12 +171,12 @@ func (rd *reader) fresh(ctx context.Context) error {
 			if err != nil {
 				return err
 			}
-			p.Blocked = rd.add(p.Blocked, rows, wanted)
+			p.Blocking = rd.add(p.Blocking, rows, wanted)
 		}
 	}
-	slices.SortFunc(p.Blocked, func(a, b core.BlockedRecord) int { return cmp.Compare(a.Seq, b.Seq) })
-	if len(p.Blocked) > limit {
-		p.Blocked, p.MoreBlocked = p.Blocked[:limit], true
+	slices.SortFunc(p.Blocking, func(a, b core.BlockingRecord) int { return cmp.Compare(a.Seq, b.Seq) })
+	if len(p.Blocking) > limit {
+		p.Blocking, p.MoreBlocking = p.Blocking[:limit], true
 	}
 	return nil
 }
@@ -184,11 +184,11 @@ func (rd *reader) fresh(ctx context.Context) error {
 func (rd *reader) ranges(ctx context.Context) error {
 	for i := range rd.look.Ranges {
 		rg := &rd.look.Ranges[i]
-		got, err := rd.span(rg.From, rg.Limit, rd.limits[i], func(from int64, n int) ([]*row, error) {
-			if from == rg.From {
+		got, err := rd.span(rg.AfterSeq, rg.Limit, rd.limits[i], func(from int64, n int) ([]*row, error) {
+			if from == rg.AfterSeq {
 				return rd.first[i], ctx.Err()
 			}
-			return rd.rows(ctx, rangeSQL+list(rg.ExcludeSeqs)+` ORDER BY seq LIMIT ?`, rg.Route, from, rg.To, int64(rg.Slots), rg.KeyedOnly, n)
+			return rd.rows(ctx, rangeSQL+list(rg.ExcludeSeqs)+` ORDER BY seq LIMIT ?`, rg.Route, from, rg.UpToSeq, int64(rg.Slots), rg.KeyedOnly, n)
 		})
 		if err != nil {
 			return err
@@ -201,8 +201,8 @@ func (rd *reader) ranges(ctx context.Context) error {
 func (rd *reader) keys(ctx context.Context) error {
 	for i := range rd.look.Keys {
 		kr := &rd.look.Keys[i]
-		got, err := rd.span(kr.From, kr.Limit, rd.atFirst(kr.Limit), func(from int64, n int) ([]*row, error) {
-			return rd.rows(ctx, keySQL, kr.Route, kr.Key, from, kr.To, n)
+		got, err := rd.span(kr.AfterSeq, kr.Limit, rd.atFirst(kr.Limit), func(from int64, n int) ([]*row, error) {
+			return rd.rows(ctx, keySQL, kr.Route, kr.Key, from, kr.UpToSeq, n)
 		})
 		if err != nil {
 			return err
@@ -212,7 +212,7 @@ func (rd *reader) keys(ctx context.Context) error {
 			return err
 		}
 		out := core.KeyRecords{Records: got.Records, More: got.More}
-		out.Blocked = rd.add(nil, rows, func(r *row) bool { return r.Route == kr.Route && r.Envelope.Key == kr.Key })
+		out.Blocking = rd.add(nil, rows, func(r *row) bool { return r.Route == kr.Route && r.Envelope.Key == kr.Key })
 		rd.page.Keys = append(rd.page.Keys, out)
 	}
 	return nil
@@ -287,7 +287,7 @@ func (rd *reader) again(ctx context.Context) error {
 			if !waits {
 				w.Why = core.BlockedByRetry // without a key it holds none, and waits all the same
 			}
-			rd.page.RecheckedBlocked = append(rd.page.RecheckedBlocked, w)
+			rd.page.RecheckedBlocking = append(rd.page.RecheckedBlocking, w)
 		}
 	}
 	return err

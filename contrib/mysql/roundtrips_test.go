@@ -100,7 +100,7 @@ func TestRoundTripsOfManyRecords(t *testing.T) {
 // ownAll makes a member the owner of all of the default route, and returns the records there.
 func ownAll(t *testing.T, s *waybillmysql.Store, self core.Session) []core.Record {
 	t.Helper()
-	m := core.Member{Session: self, Name: "m", Heartbeats: 1, Lease: time.Hour, Routes: []core.ServedRoute{{Route: waybill.DefaultRoute, Partitions: 1}}, Capacity: 1, FreeCapacity: 1}
+	m := core.Member{Session: self, Name: "m", Heartbeats: 1, Lease: time.Hour, Routes: []core.ServedRoute{{Route: waybill.DefaultRoute, InitialPartitions: 1}}, Capacity: 1, FreeCapacity: 1}
 	r, err := s.Heartbeat(t.Context(), core.HeartbeatRequest{Self: m, Join: true})
 	if err != nil {
 		t.Fatal(err)
@@ -113,7 +113,7 @@ func ownAll(t *testing.T, s *waybillmysql.Store, self core.Session) []core.Recor
 		t.Fatal(err)
 	}
 	part := core.RouteSlots{Route: waybill.DefaultRoute, Slots: core.AllSlots}
-	p, err := s.Read(t.Context(), self, core.ReadRequest{Slots: []core.RouteSlots{part}, Ranges: []core.Range{{RouteSlots: part, To: 1 << 40, Limit: 1000}}, Bytes: 1 << 20})
+	p, err := s.Read(t.Context(), self, core.ReadRequest{Slots: []core.RouteSlots{part}, Ranges: []core.Range{{RouteSlots: part, UpToSeq: 1 << 40, Limit: 1000}}, Bytes: 1 << 20})
 	if err != nil || len(p.Ranges) != 1 {
 		t.Fatalf("read: %d ranges, %v", len(p.Ranges), err)
 	}

@@ -87,7 +87,7 @@ func (w *work) query(out *[]*row, text string, args ...any) query {
 		if r.state == stateCancelled {
 			r.state = core.StateAbandoned
 		}
-		r.Age = duration(max(w.now-r.since, 0))
+		r.DueFor = duration(max(w.now-r.since, 0))
 		if r.Expires = r.live() && r.ends != 0; r.Expires {
 			r.ExpiresIn = duration(r.ends - w.now)
 		}
@@ -176,8 +176,8 @@ func encode(e *waybill.Envelope) []byte {
 }
 
 // waiting returns r as a record that blocks its key, seen by self.
-func (r *row) waiting(self core.Session, blocks bool) (core.BlockedRecord, bool) {
-	w := core.BlockedRecord{Ref: r.Ref, Slot: r.Slot, Key: r.Envelope.Key, HeldBy: r.HeldBy, Why: r.facts().Obstructs(self, blocks)}
+func (r *row) waiting(self core.Session, blocks bool) (core.BlockingRecord, bool) {
+	w := core.BlockingRecord{Ref: r.Ref, Slot: r.Slot, Key: r.Envelope.Key, HeldBy: r.HeldBy, Why: r.facts().Obstructs(self, blocks)}
 	return w, w.Why != 0
 }
 
@@ -424,7 +424,7 @@ func (w *work) partitionsOf(ctx context.Context, rows []*row) (func(r *row) rule
 	return func(r *row) (out rules.Partition) {
 		for _, u := range partitions {
 			if u.Partition.Route == r.Route && u.Partition.Slots().Has(r.Slot) {
-				return rules.Partition{Owner: u.Owner, UncertainUpTo: u.UncertainUpTo}
+				return rules.Partition{Owner: u.Owner, MaybeOutUpTo: u.MaybeOutUpTo}
 			}
 		}
 		return out
@@ -475,7 +475,7 @@ func (w *work) partitions(ctx context.Context, where string, args ...any) ([]cor
 }
 
 func scanPartition(rows *sql.Rows) (u core.PartitionState, err error) {
-	return u, rows.Scan(&u.Partition.Route, &u.Partition.From, &u.Partition.To, &u.Owner, &u.Term, &u.ReadAfter, &u.UncertainUpTo)
+	return u, rows.Scan(&u.Partition.Route, &u.Partition.From, &u.Partition.To, &u.Owner, &u.Term, &u.ReadAfter, &u.MaybeOutUpTo)
 }
 
 // lastSQL returns an expression of the last sequence that was drawn, or a later one. MySQL caches that figure, unless

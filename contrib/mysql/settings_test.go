@@ -63,14 +63,14 @@ func TestConnectionsThatKeepTransactions(t *testing.T) {
 		if err := stage(t.Context(), s, []waybill.Message{waybill.RawMessage("t", "", nil)}); err != nil {
 			t.Fatal(err)
 		}
-		self := core.Member{Session: 1, Name: "m", Heartbeats: 1, Routes: []core.ServedRoute{{Route: waybill.DefaultRoute, Partitions: 1}}}
+		self := core.Member{Session: 1, Name: "m", Heartbeats: 1, Routes: []core.ServedRoute{{Route: waybill.DefaultRoute, InitialPartitions: 1}}}
 		partition := core.Partition{Route: waybill.DefaultRoute, To: core.NumSlots}
 		if _, err := s.Heartbeat(t.Context(), core.HeartbeatRequest{Self: self, Join: true, Transfers: []core.Transfer{{Partition: partition, To: 1}}}); err != nil {
 			t.Fatal(err)
 		}
 		part := core.RouteSlots{Route: waybill.DefaultRoute, Slots: core.AllSlots}
 		for n := range 3 {
-			page, err := s.Read(t.Context(), 1, core.ReadRequest{Slots: []core.RouteSlots{part}, Ranges: []core.Range{{RouteSlots: part, To: 1 << 62}}})
+			page, err := s.Read(t.Context(), 1, core.ReadRequest{Slots: []core.RouteSlots{part}, Ranges: []core.Range{{RouteSlots: part, UpToSeq: 1 << 62}}})
 			if err != nil || len(page.Ranges[0].Records) != 1 {
 				t.Fatalf("%s%s: read %d: %v", c.global, c.params, n, err)
 			}
@@ -122,7 +122,7 @@ func TestBinaryLog(t *testing.T) {
 			t.Errorf("%s: the check: %v", format, err)
 		}
 		_, err = s.Heartbeat(t.Context(), core.HeartbeatRequest{Join: true, Self: core.Member{
-			Session: core.Session(n + 1), Name: format, Heartbeats: 1, Routes: []core.ServedRoute{{Route: waybill.DefaultRoute, Partitions: 1}},
+			Session: core.Session(n + 1), Name: format, Heartbeats: 1, Routes: []core.ServedRoute{{Route: waybill.DefaultRoute, InitialPartitions: 1}},
 		}})
 		// MariaDB writes them to the log as they are, which is no better.
 		if err != nil && (format != "STATEMENT" || !errors.Is(err, waybill.ErrMisconfigured)) || err == nil && format == "STATEMENT" && root != "" {

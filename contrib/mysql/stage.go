@@ -175,7 +175,7 @@ func (w *work) excluded(ctx context.Context, seq int64, r *core.StagedRow, out *
 	case err != nil:
 		return err
 	case len(live) > 0 && live[0].Envelope.Source != r.Envelope.Source:
-		return r.KeyTakenError("waybill/mysql: stage")
+		return r.DedupeKeyTakenError("waybill/mysql: stage")
 	case !r.Replace && len(live) > 0:
 		out.ID, out.Duplicate = id, true
 		return w.deleteFrom(ctx, "waybill_outbox", `seq = ?`, seq)

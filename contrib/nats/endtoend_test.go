@@ -63,10 +63,10 @@ func runRole(ctx context.Context, role, dir string) error {
 func TestKilledProcesses(t *testing.T) {
 	t.Parallel()
 	tier.Nightly(t, "kills processes again and again: 40 s")
-	probe := startServer(t, nil) // for a port that is free
-	probe.stop()
+	spare := startServer(t, nil) // for a port that is free
+	spare.stop()
 	(&killtest.Test{
-		Dir: t.TempDir(), Roles: []string{"server", killtest.Consumer, killtest.Relay}, Env: []string{portEnv + "=" + strconv.Itoa(probe.port)},
+		Dir: t.TempDir(), Roles: []string{"server", killtest.Consumer, killtest.Relay}, Env: []string{portEnv + "=" + strconv.Itoa(spare.port)},
 		Messages: 3000, Kills: 12,
 	}).Run(t)
 }

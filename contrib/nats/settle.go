@@ -253,7 +253,7 @@ func (r *receiver) copy(j *job, now time.Time) *nats.Msg {
 		failure = escapeValue(a.Err)
 	case core.VerdictRetry:
 		// A message that came early goes on waiting as the same attempt. Its time may have come since.
-		if same := a.Free || waits || h.early && a.Err == ""; !same {
+		if same := a.SameAttempt || waits || h.early && a.Err == ""; !same {
 			attempt++
 		}
 		if a.Delay > 0 {

@@ -115,13 +115,13 @@ func changedKey(change func(k *core.InboxKey)) doFunc {
 // markFirst marks in a transaction of its own before the handler runs.
 func markFirst(ctx context.Context, b *broken, key core.InboxKey, fn handler) (core.InboxStatus, error) {
 	status, err := b.Store.Do(ctx, key, func(context.Context, *memory.Tx) error { return nil })
-	if status != core.InboxProcessed {
+	if status != core.InboxNew {
 		return status, err
 	}
 	if err := b.apart(ctx, fn); err != nil {
 		return core.InboxNone, err
 	}
-	return core.InboxProcessed, nil
+	return core.InboxNew, nil
 }
 
 // markOf marks what failed with some errors.
@@ -159,7 +159,7 @@ func checkThenAct(ctx context.Context, b *broken, key core.InboxKey, fn handler)
 		return core.InboxNone, err
 	}
 	b.first(key)
-	return core.InboxProcessed, nil
+	return core.InboxNew, nil
 }
 
 var faults = []struct {
@@ -169,7 +169,7 @@ var faults = []struct {
 	{
 		"no mark", "mark-and-effect-commit-together",
 		func(ctx context.Context, b *broken, _ core.InboxKey, fn handler) (core.InboxStatus, error) {
-			return core.InboxProcessed, b.apart(ctx, fn)
+			return core.InboxNew, b.apart(ctx, fn)
 		},
 	},
 	{
@@ -182,7 +182,7 @@ var faults = []struct {
 		"duplicates are called processed", "duplicate-does-not-run",
 		func(ctx context.Context, b *broken, key core.InboxKey, fn handler) (core.InboxStatus, error) {
 			_, err := b.Store.Do(ctx, key, fn)
-			return core.InboxProcessed, err
+			return core.InboxNew, err
 		},
 	},
 	{"key without the source", "key-is-consumer-source-and-id", changedKey(func(k *core.InboxKey) { k.Source = "/" })},
@@ -248,7 +248,7 @@ var faults = []struct {
 		func(ctx context.Context, b *broken, key core.InboxKey, fn handler) (core.InboxStatus, error) {
 			status, err := b.Store.Do(ctx, key, fn)
 			if errors.Is(err, context.Canceled) {
-				return core.InboxProcessed, nil
+				return core.InboxNew, nil
 			}
 			return status, err
 		},
@@ -289,7 +289,7 @@ var faults = []struct {
 		func(ctx context.Context, b *broken, key core.InboxKey, fn handler) (core.InboxStatus, error) {
 			status, err := b.Store.Do(ctx, key, fn)
 			if err != nil && waybill.ClassOf(err) == waybill.ClassUnknown {
-				return core.InboxProcessed, nil
+				return core.InboxNew, nil
 			}
 			return status, err
 		},

@@ -96,7 +96,7 @@ func (n noOrder) DoBatch(ctx context.Context, keys []core.InboxKey, fn batchFn) 
 		if err != nil {
 			return nil, errors.New(err.Error())
 		}
-		if statuses[i] = st; st == core.InboxProcessed {
+		if statuses[i] = st; st == core.InboxNew {
 			fresh = append(fresh, i)
 		}
 		time.Sleep(time.Millisecond)
@@ -120,7 +120,7 @@ func (m marksFew) DoBatch(ctx context.Context, keys []core.InboxKey, fn batchFn)
 		return fn(ctx, tx, fresh)
 	})
 	for range max(len(keys)-most, 0) {
-		statuses = append(statuses, core.InboxProcessed)
+		statuses = append(statuses, core.InboxNew)
 	}
 	return statuses, err
 }

@@ -68,7 +68,7 @@ func TestMarkSuiteCatchesFaults(t *testing.T) { // TE-02 TE-06
 		}}, "claim-ends-with-its-lease"},
 		"no renewal": {&marks{begin: func(b *marks, ctx context.Context, key core.InboxKey, token string, lease time.Duration) (core.InboxStatus, error) {
 			if st, err := b.Marks.BeginMark(ctx, key, "-", time.Nanosecond); errors.Is(err, waybill.ErrInFlight) {
-				return core.InboxProcessed, nil
+				return core.InboxNew, nil
 			} else if err != nil || st == core.InboxDuplicate {
 				return st, err
 			}

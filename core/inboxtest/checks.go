@@ -15,14 +15,14 @@ import (
 
 // A handler that succeeds commits its effect and the mark. IN-01, IN-02.
 func markAndEffect[Tx any](k *kit[Tx]) {
-	k.do("a new message", k.key("1"), core.InboxProcessed, k.effect("e"))
+	k.do("a new message", k.key("1"), core.InboxNew, k.effect("e"))
 	k.effects("after a new message", "e", 1)
 	k.do("the same message", k.key("1"), core.InboxDuplicate, k.never)
 }
 
 // A message that was handled is a duplicate from then on, and the handler does not run. IN-01.
 func duplicateDoesNotRun[Tx any](k *kit[Tx]) {
-	k.do("a new message", k.key("1"), core.InboxProcessed, k.effect("e"))
+	k.do("a new message", k.key("1"), core.InboxNew, k.effect("e"))
 	for range 3 {
 		k.do("the same message", k.key("1"), core.InboxDuplicate, k.never)
 	}
@@ -54,7 +54,7 @@ func keyIsConsumerSourceAndID[Tx any](k *kit[Tx]) {
 		{Consumer: c, Source: long, ID: long},
 	}
 	for i, key := range keys {
-		k.do(fmt.Sprintf("key %d of several that differ", i), key, core.InboxProcessed, k.effect("e"))
+		k.do(fmt.Sprintf("key %d of several that differ", i), key, core.InboxNew, k.effect("e"))
 	}
 	k.effects("after several messages", "e", len(keys))
 	for i, key := range keys {
@@ -85,7 +85,7 @@ func failureLeavesNoMark[Tx any](k *kit[Tx]) {
 			"the handler's error came out as %w", err)
 		k.effects("after a failing handler", "e", 0)
 	}
-	k.do("the message again", k.key("1"), core.InboxProcessed, k.effect("e"))
+	k.do("the message again", k.key("1"), core.InboxNew, k.effect("e"))
 	k.effects("after a retry", "e", 1)
 }
 
@@ -107,7 +107,7 @@ func panicLeavesNoMark[Tx any](k *kit[Tx]) {
 		k.failIf(err == nil, "Do returned status %s and no error for a handler that panicked", status)
 	}()
 	k.effects("after a panic", "e", 0)
-	k.do("the message again", k.key("1"), core.InboxProcessed, k.effect("e"))
+	k.do("the message again", k.key("1"), core.InboxNew, k.effect("e"))
 	k.effects("after a retry", "e", 1)
 }
 
@@ -119,12 +119,12 @@ func endedContextLeavesNoMark[Tx any](k *kit[Tx]) {
 		return k.h.Effect(ctx, tx, k.name("e"))
 	})
 	if err == nil {
-		k.failIf(status != core.InboxProcessed, "got status %s without an error", status)
+		k.failIf(status != core.InboxNew, "got status %s without an error", status)
 		k.effects("after a success", "e", 1)
 		return
 	}
 	k.effects("after a failure", "e", 0)
-	k.do("the message again", k.key("1"), core.InboxProcessed, k.effect("e"))
+	k.do("the message again", k.key("1"), core.InboxNew, k.effect("e"))
 	status, err = k.box.Do(ctx, k.key("2"), k.never)
 	k.failIf(err == nil || status != core.InboxNone, "with an ended context: got status %s and error %v", status, err)
 }
@@ -167,7 +167,7 @@ func concurrentDuplicateWaits[Tx any](k *kit[Tx]) {
 
 // If the first of two deliveries at the same time fails, the second runs. IN-03.
 func concurrentRunsAfterRollback[Tx any](k *kit[Tx]) {
-	k.concurrent(errHandler, core.InboxProcessed)
+	k.concurrent(errHandler, core.InboxNew)
 }
 
 func (k *kit[Tx]) concurrent(firstErr error, want core.InboxStatus) {
@@ -211,7 +211,7 @@ func (k *kit[Tx]) concurrent(firstErr error, want core.InboxStatus) {
 	}
 	close(finish)
 	r := k.await("the first delivery", first)
-	k.failIf(!errors.Is(r.err, firstErr) || firstErr == nil && r.status != core.InboxProcessed,
+	k.failIf(!errors.Is(r.err, firstErr) || firstErr == nil && r.status != core.InboxNew,
 		"the first delivery ended with status %s and error %v", r.status, r.err)
 	r = k.persist(second, k.key("1"), handle(false))
 	k.failIf(r.err != nil || r.status != want, "the second delivery ended with status %s and error %v, want status %s", r.status, r.err, want)
@@ -247,8 +247,8 @@ func stormHasOneEffect[Tx any](k *kit[Tx]) {
 		k.failIf(r.err != nil && !errors.Is(r.err, errHandler), "a delivery failed: %w", r.err)
 		count[r.status]++
 	}
-	k.failIf(count[core.InboxProcessed] != 1 || count[core.InboxDuplicate] != n-4,
-		"the first three of %d deliveries failed; %d were processed and %d were duplicates", n, count[core.InboxProcessed], count[core.InboxDuplicate])
+	k.failIf(count[core.InboxNew] != 1 || count[core.InboxDuplicate] != n-4,
+		"the first three of %d deliveries failed; %d were processed and %d were duplicates", n, count[core.InboxNew], count[core.InboxDuplicate])
 	k.effects("after a storm", "e", 1)
 }
 
@@ -261,7 +261,7 @@ func differentKeysAllRun[Tx any](k *kit[Tx]) {
 	}
 	for i, done := range all {
 		r := k.persist(done, k.key(strconv.Itoa(i)), k.effect("e"))
-		k.failIf(r.err != nil || r.status != core.InboxProcessed, "one of %d different messages ended with status %s and error %v", n, r.status, r.err)
+		k.failIf(r.err != nil || r.status != core.InboxNew, "one of %d different messages ended with status %s and error %v", n, r.status, r.err)
 	}
 	k.effects("after different messages", "e", n)
 }
@@ -288,7 +288,7 @@ func waitingHeedsItsContext[Tx any](k *kit[Tx]) {
 		err = fmt.Errorf("giving up waiting counts against the message: %w", r.err)
 	}
 	close(finish)
-	if r := k.await("the first delivery", first); err == nil && (r.err != nil || r.status != core.InboxProcessed) {
+	if r := k.await("the first delivery", first); err == nil && (r.err != nil || r.status != core.InboxNew) {
 		err = fmt.Errorf("the first delivery ended with status %s and error %w", r.status, r.err)
 	}
 	k.failIf(err != nil, "%w", err)
@@ -311,6 +311,6 @@ func swallowedFailureIsAFailure[Tx any](k *kit[Tx]) {
 	}
 	_ = k.refused("a handler that swallowed a failed statement", k.key("1"), swallow)
 	k.effects("after a swallowed failure", "e", 0)
-	k.do("the message again", k.key("1"), core.InboxProcessed, k.effect("e"))
+	k.do("the message again", k.key("1"), core.InboxNew, k.effect("e"))
 	k.effects("after a retry", "e", 1)
 }

@@ -53,7 +53,7 @@ func (k *kit[Tx]) effectsOf(keys []core.InboxKey) batchHandler[Tx] {
 func (k *kit[Tx]) batch(when string, keys []core.InboxKey, want ...core.InboxStatus) {
 	var fresh []int
 	for i, st := range want {
-		if st == core.InboxProcessed {
+		if st == core.InboxNew {
 			fresh = append(fresh, i)
 		}
 	}
@@ -82,7 +82,7 @@ func (k *kit[Tx]) persistBatch(keys []core.InboxKey) ([]core.InboxStatus, error)
 }
 
 const (
-	isNew = core.InboxProcessed
+	isNew = core.InboxNew
 	isDup = core.InboxDuplicate
 )
 

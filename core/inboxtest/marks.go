@@ -98,7 +98,7 @@ func answer(st core.InboxStatus, err error) string {
 	switch {
 	case st == core.InboxNone && errors.Is(err, waybill.ErrInFlight):
 		return busy
-	case st == core.InboxProcessed && err == nil:
+	case st == core.InboxNew && err == nil:
 		return claimed
 	case st == core.InboxDuplicate && err == nil:
 		return done

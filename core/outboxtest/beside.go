@@ -61,7 +61,7 @@ func (m *member) turn() {
 	m.duePart(k.part(mine.Partition.Slots()), 20)
 	p := m.read(core.ReadRequest{
 		Slots: []core.RouteSlots{k.part(mine.Partition.Slots())}, NewlyOwned: []core.RouteSlots{k.part(mine.Partition.Slots())},
-		Ranges: []core.Range{{RouteSlots: k.part(mine.Partition.Slots()), To: forever, Limit: 20}}, BlockedLimit: 20, Bytes: 1 << 20,
+		Ranges: []core.Range{{RouteSlots: k.part(mine.Partition.Slots()), UpToSeq: forever, Limit: 20}}, BlockingLimit: 20, Bytes: 1 << 20,
 	})
 	var os []core.Outcome
 	taken := m.sendHold(core.HoldRequest{Refs: refs(p.Ranges[0].Records)})

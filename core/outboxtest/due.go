@@ -65,12 +65,12 @@ func dueHoldsRetries(k *kit) {
 	for i, r := range got {
 		k.failIf(r.ID != rs[i].ID || r.Seq != rs[i].Seq || r.Attempts != 1 || !r.Failed || r.Deliveries != 0 || r.Crashes != 0 || r.Envelope.Key != "k" || string(r.Envelope.Body) != "body",
 			"two retries are due, and number %d came as %+v", i, r)
-		k.failIf(r.Slot != rs[i].Slot || r.Age < -k.slack() || r.Age > k.now().Sub(staged)+k.slack(),
-			"a retry came with slot %d after %d, and age %s", r.Slot, rs[i].Slot, r.Age)
+		k.failIf(r.Slot != rs[i].Slot || r.DueFor < -k.slack() || r.DueFor > k.now().Sub(staged)+k.slack(),
+			"a retry came with slot %d after %d, and age %s", r.Slot, rs[i].Slot, r.DueFor)
 	}
 	m.none("it is a retry", append(ids(rs), late[0].ID)...)
-	p := other.read(core.ReadRequest{NewlyOwned: []core.RouteSlots{k.all()}, BlockedLimit: 10})
-	for _, w := range p.Blocked {
+	p := other.read(core.ReadRequest{NewlyOwned: []core.RouteSlots{k.all()}, BlockingLimit: 10})
+	for _, w := range p.Blocking {
 		k.failIf(w.HeldBy != m.self.Session, "retries are held, and another session sees %+v", w)
 	}
 	m.settle(core.Published(&got[0]), core.Retry(&got[1], errNo, far))
@@ -148,7 +148,7 @@ func dueLeavesOthersRetries(k *kit) {
 	k.failIf(len(rs) != 2, "two retries are due, and %d were answered", len(rs))
 	partition := k.partitions(a.heartbeat())[0]
 	a.release(partition, 0, rs[0].Ref)
-	b.claim(core.AllSlots)
+	b.takeOwnership(core.AllSlots)
 	got := ids(b.due(10).Retries)
 	k.failIf(!slices.Equal(got, ids(rs[1:])),
 		"of two retries the first is out at the former owner, and the new one was answered %s", suitetest.Names(got, ids(rs)))
@@ -166,7 +166,7 @@ func timersGetGreaterNumbersOnce(k *kit) {
 	timers := k.stage(k.rows(n, delay(short), key("k"))...)
 	far1 := k.stage(k.row(delay(far)))
 	before := m.some(3)
-	last := m.read(core.ReadRequest{BlockedLimit: 1}).LastSeq
+	last := m.read(core.ReadRequest{BlockingLimit: 1}).LastSeq
 	k.sleep(2 * short)
 	m.none("Due has not put it in line", timers...)
 	var moved atomic.Int32
@@ -181,8 +181,8 @@ func timersGetGreaterNumbersOnce(k *kit) {
 		k.failIf(r.Seq <= before[2].Seq || r.Seq <= last || seen[r.Seq],
 			"a timer that came due has the number %d, and %d was drawn before, or it is not the only one", r.Seq, last)
 		seen[r.Seq] = true
-		k.failIf(r.Attempts != 0 || r.Failed || r.HeldBy != 0 || r.Age < 0 || r.Age > k.now().Sub(staged)-short+k.slack(),
-			"a timer that came due has attempts %d, failed %v, holder %d and age %s", r.Attempts, r.Failed, r.HeldBy, r.Age)
+		k.failIf(r.Attempts != 0 || r.Failed || r.HeldBy != 0 || r.DueFor < 0 || r.DueFor > k.now().Sub(staged)-short+k.slack(),
+			"a timer that came due has attempts %d, failed %v, holder %d and age %s", r.Attempts, r.Failed, r.HeldBy, r.DueFor)
 	}
 	m.none("it is due in an hour", far1...)
 	rs := m.find(timers...)
@@ -291,7 +291,7 @@ func dueKeepsToOwnSlots(k *kit) {
 // Without this a member whose partitions change gets no due records, and those in the slots that it keeps are late.
 func dueLeavesOutSlotsAlone(k *kit) {
 	a := k.join(2)
-	a.claim(core.AllSlots)
+	a.takeOwnership(core.AllSlots)
 	a.retries(1, 0, key(k.keyIn(low, 0)))
 	a.retries(1, 0, key(k.keyIn(high, 0)))
 	k.stage(k.row(key(k.keyIn(low, 1)), delay(short)))

@@ -61,7 +61,7 @@ func evictionCountsCrashesOfHolds(k *kit) {
 			"its holder was removed (held: %v): crashes %d, holder %d, attempts %d, and version %d after %d; want %d crashes and no holder",
 			i < 3, got.Crashes, got.HeldBy, got.Attempts, got.Version, rs[i].Version, want)
 	}
-	by.claim(core.AllSlots)
+	by.takeOwnership(core.AllSlots)
 	by.hold(refs(by.find(ids(rs)...))...)
 }
 
@@ -71,7 +71,7 @@ func failedAttemptEndsCrashes(k *kit) {
 	r := m.one(key("k"))
 	m.hold(r.Ref)
 	m.die(by)
-	by.claim(core.AllSlots)
+	by.takeOwnership(core.AllSlots)
 	r = by.live(r.Ref)
 	by.settle(core.Retry(&r, errNo, 0))
 	got := by.dueAll(1, 0)[0]
@@ -83,16 +83,16 @@ func failedAttemptEndsCrashes(k *kit) {
 // delivered.
 func evictionMakesPartitionsUncertain(k *kit) {
 	m, by := k.join(4), k.join(4)
-	m.claim(low)
-	by.claim(high)
+	m.takeOwnership(low)
+	by.takeOwnership(high)
 	rs := by.some(20)
 	m.die(by)
 	for _, u := range k.partitions(by.heartbeat()) {
 		switch dead := u.Partition.To <= 32; {
-		case dead && (u.Owner != 0 || u.UncertainUpTo < rs[19].Seq):
-			k.fail("the partition of a removed member has the owner %d and UncertainUpTo %d, want 0 and at least %d", u.Owner, u.UncertainUpTo, rs[19].Seq)
-		case !dead && (u.Owner != by.self.Session || u.UncertainUpTo != 0):
-			k.fail("a removal changed the partition of another: owner %d, UncertainUpTo %d", u.Owner, u.UncertainUpTo)
+		case dead && (u.Owner != 0 || u.MaybeOutUpTo < rs[19].Seq):
+			k.fail("the partition of a removed member has the owner %d and MaybeOutUpTo %d, want 0 and at least %d", u.Owner, u.MaybeOutUpTo, rs[19].Seq)
+		case !dead && (u.Owner != by.self.Session || u.MaybeOutUpTo != 0):
+			k.fail("a removal changed the partition of another: owner %d, MaybeOutUpTo %d", u.Owner, u.MaybeOutUpTo)
 		}
 	}
 }
@@ -129,8 +129,8 @@ func memberRemovesItself(k *kit) {
 	k.until("a member has removed itself", func() bool { return !m.heartbeat(m.remove(m)).IsMember })
 	u := k.partitions(watch.heartbeat())[0]
 	got := find(watch.heartbeat(), m.self.Session)
-	k.failIf(got != nil || u.Owner != 0 || u.UncertainUpTo < r.Seq,
-		"a member removed itself: it is %+v, and its partition has the owner %d and UncertainUpTo %d, want none, and at least %d", got, u.Owner, u.UncertainUpTo, r.Seq)
+	k.failIf(got != nil || u.Owner != 0 || u.MaybeOutUpTo < r.Seq,
+		"a member removed itself: it is %+v, and its partition has the owner %d and MaybeOutUpTo %d, want none, and at least %d", got, u.Owner, u.MaybeOutUpTo, r.Seq)
 	if got := watch.live(r.Ref); got.Crashes != 1 || got.HeldBy != 0 {
 		k.fail("a member removed itself, and the record that it held has %d crashes and the holder %d, want 1 and none",
 			got.Crashes, got.HeldBy)
@@ -156,7 +156,7 @@ func evictionAndSettleExcludeEachOther(k *kit) {
 				m.die(by)
 			}
 		})
-		by.claim(core.AllSlots)
+		by.takeOwnership(core.AllSlots)
 		switch {
 		case err == nil:
 			got := by.dueAll(1, 0)[0]
@@ -204,7 +204,7 @@ func evictedSessionHoldsNothing(k *kit) {
 	m, by, rs := k.dead(3)
 	_, err := m.store.Hold(k.ctx, m.self.Session, core.HoldRequest{Refs: refs(rs)})
 	k.fenced("takes records", err)
-	_, err = m.store.Hold(k.ctx, m.self.Session, core.HoldRequest{Slots: k.all(), KeylessLimit: 3, Bytes: 1 << 20})
+	_, err = m.store.Hold(k.ctx, m.self.Session, core.HoldRequest{KeylessSlots: k.all(), KeylessLimit: 3, Bytes: 1 << 20})
 	k.fenced("takes the next records", err)
 	by.holder("after a take of a removed session", 0, refs(rs)...)
 }
@@ -219,7 +219,7 @@ func evictedSessionBringsNothingDue(k *kit) {
 	k.sleep(2 * short)
 	_, err := m.store.Due(k.ctx, m.self.Session, []core.RouteSlots{k.all()}, 10)
 	k.fenced("asks for due records", err)
-	by.claim(core.AllSlots)
+	by.takeOwnership(core.AllSlots)
 	d := by.due(10)
 	k.failIf(len(d.Retries) != 1 || d.TimersReady != 1,
 		"after a removed session asked for due records: %d retries and %d timers, want 1 and 1", len(d.Retries), d.TimersReady)
@@ -235,7 +235,7 @@ func evictedSessionReleasesNothing(k *kit) {
 		u := k.partitions(by.heartbeat())[0]
 		k.failIf(u.ReadAfter == 99, "a removed session stored ReadAfter")
 		by.holder("after a removed session released its partition", 0, refs(rs)...)
-		by.claim(core.AllSlots)
+		by.takeOwnership(core.AllSlots)
 	}
 	k.failIf(k.slotsOf(by.heartbeat(), by.self.Session) != core.AllSlots, "a removed session freed the partition of its successor")
 }
@@ -251,7 +251,7 @@ func evictedSessionSettlesNothing(k *kit) {
 			k.failIf(got.Version != rs[i].Version || got.Attempts != 0 || got.Failed || got.HeldBy != 0,
 				"a removed session changed a record: version %d after %d, attempts %d", got.Version, rs[i].Version, got.Attempts)
 		}
-		by.claim(core.AllSlots)
+		by.takeOwnership(core.AllSlots)
 		by.hold(refs(rs)...)
 		m.refused("of a record that its successor holds", core.ErrFenced, o(&rs[0]))
 		by.holder("after a settle of a removed session", by.self.Session, refs(rs)...)

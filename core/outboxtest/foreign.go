@@ -12,7 +12,7 @@ func releaseLeavesTheHoldOfAnother(k *kit) {
 	m, us, low, _ := k.handover()
 	other := k.join(2)
 	m.release(us[0], 1, refs(low)...)
-	other.claim(us[0].Partition.Slots())
+	other.takeOwnership(us[0].Partition.Slots())
 	for i := range low {
 		_ = other.trySettle(core.Release(&low[i], 0, i%2 == 0))
 		other.untouched("the new owner of its partition released it", m.self.Session, &low[i])

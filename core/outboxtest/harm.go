@@ -38,15 +38,15 @@ func badLimitsDoNoHarm(k *kit) {
 		rg := wide(k.all())
 		rg.Limit = bad
 		request := core.ReadRequest{
-			Ranges: []core.Range{rg}, Keys: k.ofKey("k", bad), NewlyOwned: []core.RouteSlots{k.all()}, BlockedLimit: bad, Bytes: 1 << 20,
+			Ranges: []core.Range{rg}, Keys: k.ofKey("k", bad), NewlyOwned: []core.RouteSlots{k.all()}, BlockingLimit: bad, Bytes: 1 << 20,
 		}
 		p, err := m.store.Read(k.ctx, m.self.Session, request)
 		if err == nil {
 			k.cutOrWhole("a range", bad, p.Ranges[0], rs[1:])
 			k.cutOrWhole("a key", bad, core.Records{Records: p.Keys[0].Records, More: p.Keys[0].More}, rs[1:4])
-			k.failIf(len(p.Blocked) == 0 && !p.MoreBlocked, "a look at what waits, with the limit %d, has nothing and does not say that there is more", bad)
+			k.failIf(len(p.Blocking) == 0 && !p.MoreBlocking, "a look at what waits, with the limit %d, has nothing and does not say that there is more", bad)
 		}
-		ts, err := m.store.Hold(k.ctx, m.self.Session, core.HoldRequest{Slots: k.all(), KeylessLimit: bad, Bytes: 1 << 20})
+		ts, err := m.store.Hold(k.ctx, m.self.Session, core.HoldRequest{KeylessSlots: k.all(), KeylessLimit: bad, Bytes: 1 << 20})
 		k.noneFor("a take", bad, len(ts), err)
 		d, err := m.store.Due(k.ctx, m.self.Session, []core.RouteSlots{k.all()}, bad)
 		k.noneFor("due", bad, len(d.Retries)+d.TimersReady, err)

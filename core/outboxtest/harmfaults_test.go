@@ -124,7 +124,7 @@ var harmFaults = []faulty{
 		}
 	})},
 	{"has a bound of its own for what waits", "large-answers-are-whole", pages(func(p *core.ReadResult) {
-		p.Blocked = p.Blocked[:min(len(p.Blocked), 1000)]
+		p.Blocking = p.Blocking[:min(len(p.Blocking), 1000)]
 	})},
 	{"compares keys without case", "names-are-compared-exactly", folded(strings.ToLower, rowKey)},
 	{"compares keys without spaces at the end", "names-are-compared-exactly", folded(func(s string) string { return strings.TrimRight(s, " ") }, rowKey)},

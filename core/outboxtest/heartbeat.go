@@ -33,7 +33,7 @@ var heartbeatChecks = []named{
 // Without this the others of a fleet do not see what a member serves and can do, and share the partitions out wrongly.
 func joinMakesMemberKnown(k *kit) {
 	m := k.stranger(4)
-	m.self.Routes = append(m.self.Routes, core.ServedRoute{Route: k.route + "-2", Partitions: 1, Unavailable: true, HandedOut: 3, OldestHandedOut: 90 * time.Second})
+	m.self.Routes = append(m.self.Routes, core.ServedRoute{Route: k.route + "-2", InitialPartitions: 1, Unavailable: true, HandedOut: 3, OldestHandedOut: 90 * time.Second})
 	m.self.Capacity, m.self.FreeCapacity, m.self.Presence = 7, 3, 5
 	m.join()
 	for _, r := range []*core.Membership{m.heartbeat(), k.look(), k.join(4).heartbeat()} {
@@ -52,7 +52,7 @@ func sameServing(a, b []core.ServedRoute) bool {
 	name := func(s []core.ServedRoute) map[string]core.ServedRoute {
 		out := map[string]core.ServedRoute{}
 		for _, v := range s {
-			v.Partitions = 0
+			v.InitialPartitions = 0
 			out[v.Route] = v
 		}
 		return out
@@ -77,7 +77,7 @@ func zeroSessionOnlyLooks(k *kit) {
 	partition := k.partitions(m.heartbeat())[0].Partition
 	fresh := k.route + "-fresh"
 	r, err := k.store.Heartbeat(k.ctx, core.HeartbeatRequest{
-		Self: core.Member{Routes: []core.ServedRoute{{Route: fresh, Partitions: 4}}}, Join: true,
+		Self: core.Member{Routes: []core.ServedRoute{{Route: fresh, InitialPartitions: 4}}}, Join: true,
 		Evict:     []core.Eviction{{Session: other.self.Session, Heartbeats: other.self.Heartbeats}},
 		Suspect:   []core.Suspicion{{Session: other.self.Session, Presence: other.self.Presence}},
 		Transfers: []core.Transfer{{Partition: partition, From: m.self.Session}},
@@ -195,13 +195,13 @@ func movesStoreLowForOwnerOnly(k *kit) {
 	a, b := k.join(1), k.join(1)
 	partition := k.partitions(a.heartbeat())[0].Partition
 	move := func(by *member, from, to core.Session, low, careful int64) core.PartitionState {
-		r := by.heartbeat(moves(core.Transfer{Partition: partition, From: from, To: to, ReadAfter: low, UncertainUpTo: careful}))
+		r := by.heartbeat(moves(core.Transfer{Partition: partition, From: from, To: to, ReadAfter: low, MaybeOutUpTo: careful}))
 		return k.partitions(r)[0]
 	}
 	expect := func(what string, got core.PartitionState, owner core.Session, low, careful int64) {
 		got.Term = 0
-		k.failIf(got != (core.PartitionState{Partition: partition, Owner: owner, ReadAfter: low, UncertainUpTo: careful}),
-			"%s: the partition has owner %d, ReadAfter %d and UncertainUpTo %d, want %d, %d and %d", what, got.Owner, got.ReadAfter, got.UncertainUpTo, owner, low, careful)
+		k.failIf(got != (core.PartitionState{Partition: partition, Owner: owner, ReadAfter: low, MaybeOutUpTo: careful}),
+			"%s: the partition has owner %d, ReadAfter %d and MaybeOutUpTo %d, want %d, %d and %d", what, got.Owner, got.ReadAfter, got.MaybeOutUpTo, owner, low, careful)
 	}
 	A, B := a.self.Session, b.self.Session
 	expect("a member took a free partition", move(a, 0, A, 3, 4), A, 0, 0)
@@ -221,10 +221,10 @@ func lateMoveStoresNothing(k *kit) {
 	partition := k.partitions(m.heartbeat())[0].Partition
 	for _, c := range []struct{ heartbeats, low, want int64 }{{5, 40, 40}, {6, 10, 10}, {5, 40, 10}, {6, 20, 20}} {
 		m.self.Heartbeats = c.heartbeats
-		r := m.heartbeat(moves(core.Transfer{Partition: partition, From: m.self.Session, To: m.self.Session, ReadAfter: c.low, UncertainUpTo: c.low}))
+		r := m.heartbeat(moves(core.Transfer{Partition: partition, From: m.self.Session, To: m.self.Session, ReadAfter: c.low, MaybeOutUpTo: c.low}))
 		u := k.partitions(r)[0]
-		k.failIf(u.ReadAfter != c.want || u.UncertainUpTo != c.want,
-			"a call of heartbeat %d stored %d, and the partition has ReadAfter %d and UncertainUpTo %d, want %d", c.heartbeats, c.low, u.ReadAfter, u.UncertainUpTo, c.want)
+		k.failIf(u.ReadAfter != c.want || u.MaybeOutUpTo != c.want,
+			"a call of heartbeat %d stored %d, and the partition has ReadAfter %d and MaybeOutUpTo %d, want %d", c.heartbeats, c.low, u.ReadAfter, u.MaybeOutUpTo, c.want)
 	}
 }
 
@@ -233,18 +233,18 @@ func leaveFreesPartitions(k *kit) {
 	watch := k.join(2)
 	m := k.owner(2)
 	us := k.partitions(m.heartbeat())
-	m.heartbeat(moves(core.Transfer{Partition: us[0].Partition, From: m.self.Session, To: m.self.Session, ReadAfter: 1, UncertainUpTo: 2}))
+	m.heartbeat(moves(core.Transfer{Partition: us[0].Partition, From: m.self.Session, To: m.self.Session, ReadAfter: 1, MaybeOutUpTo: 2}))
 	rs := m.some(2)
 	m.hold(refs(rs)...)
-	m.heartbeat(leave, moves(core.Transfer{Partition: us[0].Partition, From: m.self.Session, To: m.self.Session, ReadAfter: 9, UncertainUpTo: 2}))
+	m.heartbeat(leave, moves(core.Transfer{Partition: us[0].Partition, From: m.self.Session, To: m.self.Session, ReadAfter: 9, MaybeOutUpTo: 2}))
 	r := watch.heartbeat()
 	k.failIf(find(r, m.self.Session) != nil, "a member left and is still in the membership")
 	for i, u := range k.partitions(r) {
-		k.failIf(u.Owner != 0 || i == 0 && u.UncertainUpTo != 2 || i == 1 && u.UncertainUpTo != 0,
-			"a member left and its partition has the owner %d and UncertainUpTo %d", u.Owner, u.UncertainUpTo)
+		k.failIf(u.Owner != 0 || i == 0 && u.MaybeOutUpTo != 2 || i == 1 && u.MaybeOutUpTo != 0,
+			"a member left and its partition has the owner %d and MaybeOutUpTo %d", u.Owner, u.MaybeOutUpTo)
 		k.failIf(i == 0 && u.ReadAfter != 9, "a member left, and its partition has ReadAfter %d, want 9, as it said", u.ReadAfter)
 	}
-	watch.claim(core.AllSlots)
+	watch.takeOwnership(core.AllSlots)
 	watch.holder("its holder left", 0, refs(rs)...)
 	for i := range rs {
 		got := watch.live(rs[i].Ref)
@@ -260,12 +260,12 @@ func servedAgainKeepsLow(k *kit) {
 	m := k.owner(2)
 	var said []core.Transfer
 	for _, u := range k.partitions(m.heartbeat()) {
-		said = append(said, core.Transfer{Partition: u.Partition, From: m.self.Session, To: m.self.Session, ReadAfter: 40, UncertainUpTo: 8})
+		said = append(said, core.Transfer{Partition: u.Partition, From: m.self.Session, To: m.self.Session, ReadAfter: 40, MaybeOutUpTo: 8})
 	}
 	m.heartbeat(leave, moves(said...))
 	for _, u := range k.partitions(k.join(2).heartbeat()) {
-		k.failIf(u.ReadAfter > 40 || u.UncertainUpTo < 8,
-			"its last member left, and the route has a partition with ReadAfter %d and UncertainUpTo %d, want at most 40, and at least 8", u.ReadAfter, u.UncertainUpTo)
+		k.failIf(u.ReadAfter > 40 || u.MaybeOutUpTo < 8,
+			"its last member left, and the route has a partition with ReadAfter %d and MaybeOutUpTo %d, want at most 40, and at least 8", u.ReadAfter, u.MaybeOutUpTo)
 	}
 }
 
@@ -319,9 +319,9 @@ func leftRoutesLoseTheirPartitions(k *kit) {
 func droppedRoutesLoseTheirPartitions(k *kit) {
 	m := k.owner(2)
 	k.stage(k.row())
-	m.heartbeat(moves(core.Transfer{Partition: k.partitions(m.heartbeat())[0].Partition, From: m.self.Session, To: m.self.Session, ReadAfter: 40, UncertainUpTo: 8}))
+	m.heartbeat(moves(core.Transfer{Partition: k.partitions(m.heartbeat())[0].Partition, From: m.self.Session, To: m.self.Session, ReadAfter: 40, MaybeOutUpTo: 8}))
 	m.self.Heartbeats++
-	m.self.Routes = []core.ServedRoute{{Route: k.route + "-other", Partitions: 1}}
+	m.self.Routes = []core.ServedRoute{{Route: k.route + "-other", InitialPartitions: 1}}
 	us := k.partitions(m.heartbeat())
 	k.failIf(len(us) == 0, "a route has no partitions, and a member owned them")
 	for _, u := range k.partitions(m.heartbeat()) {
@@ -331,16 +331,16 @@ func droppedRoutesLoseTheirPartitions(k *kit) {
 	m.heartbeat()
 	k.unserved("its last member serves another one")
 	for _, u := range k.partitions(k.join(1).heartbeat()) {
-		k.failIf(u.ReadAfter > 40 || u.UncertainUpTo < 8,
-			"a route is served again: a partition has ReadAfter %d and UncertainUpTo %d, want at most 40, and at least 8", u.ReadAfter, u.UncertainUpTo)
+		k.failIf(u.ReadAfter > 40 || u.MaybeOutUpTo < 8,
+			"a route is served again: a partition has ReadAfter %d and MaybeOutUpTo %d, want at most 40, and at least 8", u.ReadAfter, u.MaybeOutUpTo)
 	}
 }
 
 // Without this a dead member that the leaving one has noticed keeps its partitions until others notice, too.
 func leaveComesLast(k *kit) {
 	m, dead := k.join(2), k.join(2)
-	dead.claim(low)
-	m.claim(high)
+	dead.takeOwnership(low)
+	m.takeOwnership(high)
 	by := k.join(2)
 	partition := k.partitions(m.heartbeat())[1].Partition
 	r := m.heartbeat(leave, m.remove(dead), moves(core.Transfer{Partition: partition, From: m.self.Session, To: by.self.Session}))
@@ -355,6 +355,6 @@ func leaveComesLast(k *kit) {
 func movesOfNobodyStoreNothing(k *kit) {
 	m := k.join(1)
 	was := k.partitions(m.heartbeat())[0]
-	got := k.partitions(m.heartbeat(moves(core.Transfer{Partition: was.Partition, ReadAfter: was.ReadAfter + 40, UncertainUpTo: was.UncertainUpTo + 8})))[0]
+	got := k.partitions(m.heartbeat(moves(core.Transfer{Partition: was.Partition, ReadAfter: was.ReadAfter + 40, MaybeOutUpTo: was.MaybeOutUpTo + 8})))[0]
 	k.failIf(got != was, "a move from session 0 to session 0 changed a partition from %+v to %+v", was, got)
 }

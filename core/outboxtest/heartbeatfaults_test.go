@@ -26,7 +26,7 @@ var wishes = fault{membership: func(_ *broken, m *core.HeartbeatRequest, r *core
 		return
 	}
 	var partitions []core.PartitionState
-	for _, u := range core.SplitPartitions(m.Self.Routes[0].Route, m.Self.Routes[0].Partitions) {
+	for _, u := range core.SplitPartitions(m.Self.Routes[0].Route, m.Self.Routes[0].InitialPartitions) {
 		at := slices.IndexFunc(r.Partitions, func(o core.PartitionState) bool {
 			return o.Partition.Route == u.Route && o.Partition.Slots().Has(u.From)
 		})
@@ -238,7 +238,7 @@ var heartbeatFaults = []faulty{
 		for _, mv := range m.Transfers {
 			for i := range r.Partitions {
 				if r.Partitions[i].Partition == mv.Partition && mv.From == mv.To {
-					r.Partitions[i].ReadAfter, r.Partitions[i].UncertainUpTo = mv.ReadAfter, mv.UncertainUpTo
+					r.Partitions[i].ReadAfter, r.Partitions[i].MaybeOutUpTo = mv.ReadAfter, mv.MaybeOutUpTo
 				}
 			}
 		}
@@ -283,9 +283,9 @@ var heartbeatFaults = []faulty{
 			p.Retries[i].Crashes += p.Retries[i].Attempts
 		}
 	})},
-	{"forgets UncertainUpTo", "eviction-makes-partitions-uncertain", memberships(func(r *core.Membership) {
+	{"forgets MaybeOutUpTo", "eviction-makes-partitions-uncertain", memberships(func(r *core.Membership) {
 		for i := range r.Partitions {
-			r.Partitions[i].UncertainUpTo = 0
+			r.Partitions[i].MaybeOutUpTo = 0
 		}
 	})},
 	{"does not let members remove themselves", "member-removes-itself", heartbeats(func(m *core.HeartbeatRequest) {

@@ -27,7 +27,7 @@ func holdersNeverShare(k *kit) {
 	for i := range ms {
 		ms[i] = k.join(4)
 	}
-	ms[0].claim(core.AllSlots) // whoever owns the slots
+	ms[0].takeOwnership(core.AllSlots) // whoever owns the slots
 	want := k.stage(k.rows(n)...)
 	var mu sync.Mutex
 	var got []string
@@ -104,7 +104,7 @@ func nextLeavesOutWhatIsHeld(k *kit) {
 	m.hold(rs[2].Ref)
 	got := heldIDs(m.next(2, func(w *core.HoldRequest) { w.ExcludeRefs = refs(rs[2:3]) }))
 	k.failIf(!slices.Equal(got, ids(rs[3:5])), "two are held by another, one is out, and the next two are %s, want [3 4]", suitetest.Names(got, ids(rs)))
-	ts := k.join(1).next(10, func(w *core.HoldRequest) { w.Slots.Slots = core.SlotRange(0, 64) &^ (1 << rs[5].Slot) })
+	ts := k.join(1).next(10, func(w *core.HoldRequest) { w.KeylessSlots.Slots = core.SlotRange(0, 64) &^ (1 << rs[5].Slot) })
 	k.failIf(len(ts) > 0, "of other slots than the only free record's %d records were taken", len(ts))
 	unlock := k.lock(rs[5].ID)
 	more := m.k.stage(k.row())
@@ -179,13 +179,13 @@ func nextSaysWhatItPassed(k *kit) {
 	var out []core.Ref
 	heeded := false // the store heeds the scope
 	step := func(what string, w core.HoldRequest, taken, left []int64) {
-		w.Slots, w.ExcludeRefs, w.Bytes = k.all(), out, cmp.Or(w.Bytes, 1<<20)
+		w.KeylessSlots, w.ExcludeRefs, w.Bytes = k.all(), out, cmp.Or(w.Bytes, 1<<20)
 		var got, met []int64
 		for _, t := range m.sendHold(w) {
 			switch {
 			case t.Record != nil:
 				got, out = append(got, t.Ref.Seq), append(out, t.Ref)
-			case t.Status != core.HoldLocked:
+			case t.Status != core.HoldSkipped:
 				k.fail("%s: a record that was not taken has status %d", what, t.Status)
 			default:
 				met = append(met, t.Ref.Seq)
@@ -199,20 +199,20 @@ func nextSaysWhatItPassed(k *kit) {
 		}
 	}
 	first := rs[0].Seq - 1
-	step("two behind two that are held", core.HoldRequest{KeylessLimit: 2, AfterSeq: first, UpToSeq: math.MaxInt64, UnheldLimit: 9}, seqs(2, 3), seqs(0, 1))
-	step("one that the bytes allow, and one that was passed", core.HoldRequest{KeylessLimit: 5, Bytes: 1, AfterSeq: rs[3].Seq, UpToSeq: rs[6].Seq, ExtraSeqs: seqs(1), UnheldLimit: 2},
+	step("two behind two that are held", core.HoldRequest{KeylessLimit: 2, AfterSeq: first, UpToSeq: math.MaxInt64, SkippedLimit: 9}, seqs(2, 3), seqs(0, 1))
+	step("one that the bytes allow, and one that was passed", core.HoldRequest{KeylessLimit: 5, Bytes: 1, AfterSeq: rs[3].Seq, UpToSeq: rs[6].Seq, ExtraSeqs: seqs(1), SkippedLimit: 2},
 		seqs(4), seqs(1, 5, 6))
-	step("a part, behind those that were passed", core.HoldRequest{KeylessLimit: 5, AfterSeq: rs[4].Seq, UpToSeq: rs[6].Seq, ExtraSeqs: seqs(0, 1), UnheldLimit: 9},
+	step("a part, behind those that were passed", core.HoldRequest{KeylessLimit: 5, AfterSeq: rs[4].Seq, UpToSeq: rs[6].Seq, ExtraSeqs: seqs(0, 1), SkippedLimit: 9},
 		seqs(6), seqs(0, 1, 5))
 	unlock()
 	_, err := other.store.Heartbeat(k.ctx, core.HeartbeatRequest{Self: other.self, Leave: true})
 	k.must("leave", err)
-	step("all others", core.HoldRequest{KeylessLimit: 5, AfterSeq: rs[7].Seq, UpToSeq: math.MaxInt64, ExtraSeqs: seqs(0, 1, 5, 7), UnheldLimit: 9}, seqs(0, 1, 5, 7, 8), nil)
+	step("all others", core.HoldRequest{KeylessLimit: 5, AfterSeq: rs[7].Seq, UpToSeq: math.MaxInt64, ExtraSeqs: seqs(0, 1, 5, 7), SkippedLimit: 9}, seqs(0, 1, 5, 7, 8), nil)
 	out = out[:2]
-	step("those of the range whose answer was lost", core.HoldRequest{KeylessLimit: 9, AfterSeq: rs[4].Seq, UpToSeq: math.MaxInt64, UnheldLimit: 9}, seqs(5, 6, 7, 8), nil)
-	step("the others whose answer was lost", core.HoldRequest{KeylessLimit: 9, AfterSeq: rs[8].Seq, UpToSeq: math.MaxInt64, ExtraSeqs: seqs(0, 1, 4), UnheldLimit: 9}, seqs(0, 1, 4), nil)
+	step("those of the range whose answer was lost", core.HoldRequest{KeylessLimit: 9, AfterSeq: rs[4].Seq, UpToSeq: math.MaxInt64, SkippedLimit: 9}, seqs(5, 6, 7, 8), nil)
+	step("the others whose answer was lost", core.HoldRequest{KeylessLimit: 9, AfterSeq: rs[8].Seq, UpToSeq: math.MaxInt64, ExtraSeqs: seqs(0, 1, 4), SkippedLimit: 9}, seqs(0, 1, 4), nil)
 	rs = m.some(4)
 	m.hold(rs[3].Ref) // as a Hold that was carried out late
 	out = nil
-	step("those before one whose answer was lost", core.HoldRequest{KeylessLimit: 2, AfterSeq: rs[0].Seq - 1, UpToSeq: math.MaxInt64, UnheldLimit: 9}, seqs(3, 0), seqs(1, 2))
+	step("those before one whose answer was lost", core.HoldRequest{KeylessLimit: 2, AfterSeq: rs[0].Seq - 1, UpToSeq: math.MaxInt64, SkippedLimit: 9}, seqs(3, 0), seqs(1, 2))
 }

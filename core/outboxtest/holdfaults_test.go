@@ -42,7 +42,7 @@ var holdless = fault{hold: func(ctx context.Context, b *broken, self core.Sessio
 	if w.KeylessLimit == 0 {
 		return b.store.Hold(ctx, self, w)
 	}
-	p, err := b.store.Read(ctx, self, core.ReadRequest{Ranges: []core.Range{{RouteSlots: w.Slots, To: 1 << 60, Limit: 1000}}, BlockedLimit: 1, Bytes: 1 << 30})
+	p, err := b.store.Read(ctx, self, core.ReadRequest{Ranges: []core.Range{{RouteSlots: w.KeylessSlots, UpToSeq: 1 << 60, Limit: 1000}}, BlockingLimit: 1, Bytes: 1 << 30})
 	var out []core.HoldResult
 	if len(p.Ranges) == 0 {
 		return nil, err
@@ -101,7 +101,7 @@ var takeFaults = []faulty{
 	},
 	{"ignores Out", "next-begins-with-own-holds", holdRequests(func(_ *broken, w *core.HoldRequest) { w.ExcludeRefs = nil })},
 	{"ignores holds", "next-leaves-out-what-is-held", holdless},
-	{"ignores slots", "next-leaves-out-what-is-held", holdRequests(func(_ *broken, w *core.HoldRequest) { w.Slots.Slots = core.AllSlots })},
+	{"ignores slots", "next-leaves-out-what-is-held", holdRequests(func(_ *broken, w *core.HoldRequest) { w.KeylessSlots.Slots = core.AllSlots })},
 	{"takes behind locks", "next-leaves-out-what-is-held", fault{waits: "hold"}},
 	{"ignores Bytes", "next-keeps-to-its-bytes", holdRequests(func(_ *broken, w *core.HoldRequest) { w.Bytes = 1 << 40 })},
 	{"takes nothing that is larger than Bytes", "next-keeps-to-its-bytes", holdRequests(func(_ *broken, w *core.HoldRequest) {
@@ -135,7 +135,7 @@ var takeFaults = []faulty{
 			ts, err := b.store.Hold(ctx, self, w)
 			for i := range ts {
 				if b.holds[ts[i].Ref] == self {
-					ts[i].Status = core.HoldLocked
+					ts[i].Status = core.HoldSkipped
 				}
 				b.holds[ts[i].Ref] = self
 			}
@@ -143,10 +143,10 @@ var takeFaults = []faulty{
 		}},
 	},
 	{"takes behind locks", "hold-answers-what-is-locked", fault{waits: "hold"}},
-	{"says that what is locked is gone", "hold-answers-what-is-locked", holdStatuses(core.HoldLocked, core.HoldGone)},
-	{"says that what is locked is held", "hold-answers-what-is-locked", holdStatuses(core.HoldLocked, core.HoldGranted)},
-	{"says that what another holds is gone", "hold-answers-what-is-held", holdStatuses(core.HoldLocked, core.HoldGone)},
-	{"takes what another holds", "hold-answers-what-is-held", holdStatuses(core.HoldLocked, core.HoldGranted)},
+	{"says that what is locked is gone", "hold-answers-what-is-locked", holdStatuses(core.HoldSkipped, core.HoldGone)},
+	{"says that what is locked is held", "hold-answers-what-is-locked", holdStatuses(core.HoldSkipped, core.HoldGranted)},
+	{"says that what another holds is gone", "hold-answers-what-is-held", holdStatuses(core.HoldSkipped, core.HoldGone)},
+	{"takes what another holds", "hold-answers-what-is-held", holdStatuses(core.HoldSkipped, core.HoldGranted)},
 	{"takes any version", "hold-answers-what-is-gone", holdRequests(func(b *broken, w *core.HoldRequest) {
 		w.Refs = slices.Clone(w.Refs)
 		for i := range w.Refs {

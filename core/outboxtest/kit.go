@@ -254,7 +254,7 @@ func (k *kit) all() core.RouteSlots { return k.part(core.AllSlots) }
 
 // ofKey asks for up to limit records of a key of the check's route.
 func (k *kit) ofKey(key string, limit int) []core.KeyRange {
-	return []core.KeyRange{{Route: k.route, Key: key, To: forever, Limit: limit}}
+	return []core.KeyRange{{Route: k.route, Key: key, UpToSeq: forever, Limit: limit}}
 }
 
 // keyIn returns the nth key whose slot is in the set, on the check's route.

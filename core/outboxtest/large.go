@@ -28,7 +28,7 @@ func holdHoldsMany(k *kit) {
 	m.hold(refs(rs)...)
 	by.holder("500 records were taken in one call", m.self.Session, refs(rs)...)
 	m.die(by)
-	by.claim(core.AllSlots)
+	by.takeOwnership(core.AllSlots)
 	for _, r := range by.find(ids(rs)...) {
 		k.failIf(r.Crashes != 1, "the holder of %d records was removed, and one of them has %d crashes", n, r.Crashes)
 	}
@@ -40,11 +40,11 @@ func membershipHasManyPartitions(k *kit) {
 	m := k.stranger(most)
 	routes := []string{k.route, k.route + "-2", k.route + "-3"}
 	for _, route := range routes[1:] {
-		m.self.Routes = append(m.self.Routes, core.ServedRoute{Route: route, Partitions: most})
+		m.self.Routes = append(m.self.Routes, core.ServedRoute{Route: route, InitialPartitions: most})
 	}
 	r := m.join()
 	for _, route := range routes {
-		m.claimOn(r, route)
+		m.takeOwnershipOn(r, route)
 	}
 	other := k.stranger(most)
 	for _, r := range []*core.Membership{m.heartbeat(), other.join(), k.look()} {

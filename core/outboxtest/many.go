@@ -25,14 +25,14 @@ var manyChecks = []named{
 func (m *member) second() string {
 	k := m.k
 	route := k.route + "-2"
-	m.self.Routes = append(m.self.Routes, core.ServedRoute{Route: route, Partitions: 1})
+	m.self.Routes = append(m.self.Routes, core.ServedRoute{Route: route, InitialPartitions: 1})
 	m.self.Heartbeats++
-	m.claimOn(m.heartbeat(func(x *core.HeartbeatRequest) { x.Join = true }), route)
+	m.takeOwnershipOn(m.heartbeat(func(x *core.HeartbeatRequest) { x.Join = true }), route)
 	return route
 }
 
-// claimOn makes m the owner of the free partitions of route.
-func (m *member) claimOn(r *core.Membership, route string) {
+// takeOwnershipOn makes m the owner of the free partitions of route.
+func (m *member) takeOwnershipOn(r *core.Membership, route string) {
 	var ms []core.Transfer
 	for _, u := range r.Partitions {
 		if u.Partition.Route == route && u.Owner == 0 {
@@ -57,7 +57,7 @@ func rangesHaveTheirOwnLimits(k *kit) {
 	busy.Limit, quiet.Limit = 20, 20
 	for _, bytes := range []int64{1 << 20, 2010} {
 		for _, ranges := range [][]core.Range{{busy, quiet}, {quiet, busy}} {
-			p := m.read(core.ReadRequest{Ranges: ranges, BlockedLimit: 10, Bytes: bytes})
+			p := m.read(core.ReadRequest{Ranges: ranges, BlockingLimit: 10, Bytes: bytes})
 			for i, r := range p.Ranges {
 				switch of := ranges[i].Route; {
 				case of == other && !slices.Equal(ids(r.Records), few):
@@ -79,25 +79,25 @@ func blocksOnEachRoute(k *kit) {
 	heads := map[string]string{}
 	for _, route := range []string{k.route, other} {
 		heads[route] = k.stage(k.row(onRoute(route), key("k")), k.row(onRoute(route), key("k")))[0]
-		p := m.read(core.ReadRequest{Ranges: []core.Range{wide(core.RouteSlots{Route: route, Slots: core.AllSlots})}, BlockedLimit: 10, Bytes: 1 << 20})
+		p := m.read(core.ReadRequest{Ranges: []core.Range{wide(core.RouteSlots{Route: route, Slots: core.AllSlots})}, BlockingLimit: 10, Bytes: 1 << 20})
 		m.settle(core.Abandon(&p.Ranges[0].Records[0], waybill.ReasonAttempts, errNo))
 	}
 	routes := []string{k.route, other}
 	for range 2 {
-		request := core.ReadRequest{BlockingRoutes: routes, BlockedLimit: 10, Bytes: 1 << 20}
+		request := core.ReadRequest{BlockingRoutes: routes, BlockingLimit: 10, Bytes: 1 << 20}
 		for _, route := range routes {
 			request.NewlyOwned = append(request.NewlyOwned, core.RouteSlots{Route: route, Slots: core.AllSlots})
-			request.Keys = append(request.Keys, core.KeyRange{Route: route, Key: "k", To: forever, Limit: 10})
+			request.Keys = append(request.Keys, core.KeyRange{Route: route, Key: "k", UpToSeq: forever, Limit: 10})
 		}
 		p := m.read(request)
 		fresh := map[string]string{}
-		for _, w := range p.Blocked {
+		for _, w := range p.Blocking {
 			fresh[w.Route] = w.ID
 		}
 		for i, route := range routes {
-			ws := p.Keys[i].Blocked
+			ws := p.Keys[i].Blocking
 			k.failIf(fresh[route] != heads[route] || len(ws) != 1 || ws[0].ID != heads[route] || ws[0].Why != core.BlockedByAbandoned,
-				"two routes block, each with an abandoned head: of the %d. a look shows %+v in its slots and %+v of its key", i+1, p.Blocked, ws)
+				"two routes block, each with an abandoned head: of the %d. a look shows %+v in its slots and %+v of its key", i+1, p.Blocking, ws)
 		}
 		slices.Reverse(routes)
 	}
@@ -113,7 +113,7 @@ func largeAnswersAreWhole(k *kit) {
 		k.failIf(len(got) < n && !more, "%s of %d records, with the limit 10000, has %d and does not say that there are more", what, n, len(got))
 	}
 	p := m.read(core.ReadRequest{
-		Ranges: []core.Range{wide(k.all())}, Keys: k.ofKey("k", 10_000), BlockedLimit: 10_000, Bytes: 1 << 30,
+		Ranges: []core.Range{wide(k.all())}, Keys: k.ofKey("k", 10_000), BlockingLimit: 10_000, Bytes: 1 << 30,
 	})
 	whole("a range", ids(p.Ranges[0].Records), p.Ranges[0].More)
 	whole("a key", ids(p.Keys[0].Records), p.Keys[0].More)
@@ -125,12 +125,12 @@ func largeAnswersAreWhole(k *kit) {
 		m.hold(refs(part)...)
 		m.settle(suitetest.Each(part, func(r *core.Record) core.Outcome { return core.Retry(r, errNo, 0) })...)
 	}
-	p = m.read(core.ReadRequest{NewlyOwned: []core.RouteSlots{k.all()}, BlockedLimit: 10_000})
+	p = m.read(core.ReadRequest{NewlyOwned: []core.RouteSlots{k.all()}, BlockingLimit: 10_000})
 	var waiting []string
-	for _, w := range p.Blocked {
+	for _, w := range p.Blocking {
 		waiting = append(waiting, w.ID)
 	}
-	whole("a look at what waits", waiting, p.MoreBlocked)
+	whole("a look at what waits", waiting, p.MoreBlocking)
 	left := len(rs)
 	k.until("all retries that are due were answered", func() bool {
 		d := m.due(10_000)
@@ -156,7 +156,7 @@ func namesAreComparedExactly(k *kit) {
 	}
 	want := k.stage(rows...)
 	rs := m.find(want...)
-	request := core.ReadRequest{BlockedLimit: 100, Bytes: 1 << 20}
+	request := core.ReadRequest{BlockingLimit: 100, Bytes: 1 << 20}
 	for i := range rows {
 		request.Keys = append(request.Keys, k.ofKey(own+twins[i], 10)...)
 	}
@@ -168,7 +168,7 @@ func namesAreComparedExactly(k *kit) {
 	rg := wide(k.all())
 	rg.ExcludeKeys = []string{own + "NAME"}
 	for _, i := range []int{0, 1, 3} {
-		if got := m.read(core.ReadRequest{Ranges: []core.Range{rg}, BlockedLimit: 10, Bytes: 1 << 20}); !slices.Contains(ids(got.Ranges[0].Records), want[i]) {
+		if got := m.read(core.ReadRequest{Ranges: []core.Range{rg}, BlockingLimit: 10, Bytes: 1 << 20}); !slices.Contains(ids(got.Ranges[0].Records), want[i]) {
 			k.fail("key %q was to be left out, and so was key %q", rg.ExcludeKeys[0], own+twins[i])
 		}
 	}
@@ -197,14 +197,14 @@ func (k *kit) routesApart() {
 	m.self.Routes = nil
 	routes := []string{k.route + "é", upper + "É", k.route + "e", upper + "E", k.route + "e "}
 	for _, route := range routes {
-		m.self.Routes = append(m.self.Routes, core.ServedRoute{Route: route, Partitions: 1})
+		m.self.Routes = append(m.self.Routes, core.ServedRoute{Route: route, InitialPartitions: 1})
 	}
 	r := m.join()
 	for _, route := range routes {
-		m.claimOn(r, route)
+		m.takeOwnershipOn(r, route)
 		row := k.row(onRoute(route), id("same"))
 		k.stage(row)
-		p := m.read(core.ReadRequest{Ranges: []core.Range{wide(core.RouteSlots{Route: route, Slots: core.AllSlots})}, BlockedLimit: 10, Bytes: 1 << 20})
+		p := m.read(core.ReadRequest{Ranges: []core.Range{wide(core.RouteSlots{Route: route, Slots: core.AllSlots})}, BlockingLimit: 10, Bytes: 1 << 20})
 		rs := p.Ranges[0].Records
 		k.failIf(len(rs) != 1 || rs[0].Route != route,
 			"one record was staged on route %q, beside others with nearly that name, and %d are ready", route, len(rs))
@@ -217,10 +217,10 @@ func crashesCountToTen(k *kit) {
 	id := k.stage(k.row(key("k")))
 	for want := 1; want <= core.MaxCrashes+1; want++ {
 		m := k.join(1)
-		m.claim(core.AllSlots)
+		m.takeOwnership(core.AllSlots)
 		m.hold(refs(m.find(id...))...)
 		m.die(by)
-		by.claim(core.AllSlots)
+		by.takeOwnership(core.AllSlots)
 		got := by.find(id...)[0]
 		k.failIf(got.Crashes != want || got.Attempts != 0,
 			"%d members were removed while they held a record, and it has %d crashes and %d attempts", want, got.Crashes, got.Attempts)

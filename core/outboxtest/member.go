@@ -22,7 +22,7 @@ type member struct {
 func (k *kit) stranger(partitions int) *member {
 	m := &member{k: k, store: k.other(), self: core.Member{
 		Session: core.Session(rand.Int64N(1<<62) + 1), Name: "outboxtest", Heartbeats: 1, Lease: 10 * time.Second,
-		Routes: []core.ServedRoute{{Route: k.route, Partitions: partitions}}, Capacity: 1, FreeCapacity: 1,
+		Routes: []core.ServedRoute{{Route: k.route, InitialPartitions: partitions}}, Capacity: 1, FreeCapacity: 1,
 	}}
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -61,7 +61,7 @@ func (m *member) joinCrowd() *core.Membership {
 // owner returns a member that owns all of the route, in so many partitions.
 func (k *kit) owner(partitions int) *member {
 	m := k.join(partitions)
-	m.claim(core.AllSlots)
+	m.takeOwnership(core.AllSlots)
 	return m
 }
 
@@ -71,8 +71,8 @@ var low, high = core.SlotRange(0, 32), core.SlotRange(32, 64)
 // halves returns two members, the owners of low and of high.
 func (k *kit) halves() (lower, upper *member) {
 	lower, upper = k.join(2), k.join(2)
-	lower.claim(low)
-	upper.claim(high)
+	lower.takeOwnership(low)
+	upper.takeOwnership(high)
 	return lower, upper
 }
 
@@ -144,9 +144,9 @@ func (k *kit) look() *core.Membership {
 	return &r
 }
 
-// claim makes m the owner of all partitions within slots that are free, and fails if it owns not all of them
+// takeOwnership makes m the owner of all partitions within slots that are free, and fails if it owns not all of them
 // afterwards.
-func (m *member) claim(slots core.Slots) {
+func (m *member) takeOwnership(slots core.Slots) {
 	r := m.heartbeat()
 	var ms []core.Transfer
 	for _, u := range m.k.partitions(r) {
@@ -218,7 +218,7 @@ func (m *member) hold(refs ...core.Ref) []core.HoldResult {
 
 // next takes the next n without a key.
 func (m *member) next(n int, mods ...func(w *core.HoldRequest)) []core.HoldResult {
-	w := core.HoldRequest{Slots: m.k.all(), KeylessLimit: n, Bytes: 1 << 20}
+	w := core.HoldRequest{KeylessSlots: m.k.all(), KeylessLimit: n, Bytes: 1 << 20}
 	for _, mod := range mods {
 		mod(&w)
 	}

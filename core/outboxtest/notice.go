@@ -41,7 +41,7 @@ func (m *member) abandon(rs []core.Record) {
 }
 
 func (m *member) notices(s core.Slots) []core.Notice {
-	return m.read(core.ReadRequest{Slots: []core.RouteSlots{m.k.part(s)}, BlockedLimit: 10}).Notices
+	return m.read(core.ReadRequest{Slots: []core.RouteSlots{m.k.part(s)}, BlockingLimit: 10}).Notices
 }
 
 // Without this a key that an operator freed waits until its owner's sweep.
@@ -82,9 +82,9 @@ func noticeRecordsAreNoRecords(k *kit) {
 		m.settle(core.Published(&r))
 	}
 	p := m.read(core.ReadRequest{
-		Ranges: []core.Range{wide(k.all())}, Keys: k.ofKey("k", 10), NewlyOwned: []core.RouteSlots{k.all()}, BlockedLimit: 10, Bytes: 1 << 20,
+		Ranges: []core.Range{wide(k.all())}, Keys: k.ofKey("k", 10), NewlyOwned: []core.RouteSlots{k.all()}, BlockingLimit: 10, Bytes: 1 << 20,
 	})
-	n := len(p.Ranges[0].Records) + len(p.Keys[0].Records) + len(p.Keys[0].Blocked) + len(p.Blocked) + len(m.next(10))
+	n := len(p.Ranges[0].Records) + len(p.Keys[0].Records) + len(p.Keys[0].Blocking) + len(p.Blocking) + len(m.next(10))
 	k.failIf(n > 0, "only notices are left, and %d records are ready or wait", n)
 	d := m.due(10)
 	k.failIf(len(d.Retries)+d.TimersReady > 0, "only notices are left, and %d retries and %d timers are due", len(d.Retries), d.TimersReady)
@@ -178,7 +178,7 @@ func membershipTellsOfNoticeRecords(k *kit) {
 	m := k.owner(1)
 	told := func(route string) bool {
 		return m.heartbeat(func(x *core.HeartbeatRequest) {
-			x.Self = core.Member{Routes: []core.ServedRoute{{Route: route, Partitions: 1}}} // only looks
+			x.Self = core.Member{Routes: []core.ServedRoute{{Route: route, InitialPartitions: 1}}} // only looks
 		}).HasNotices
 	}
 	k.failIf(m.heartbeat().HasNotices || told(k.route), "no notice was written, and the membership tells of one")

@@ -126,8 +126,8 @@ func cancelledCountsNothing(k *kit) {
 	m.gone("it was cancelled while it waited", waiting.Ref)
 	k.stored("it was cancelled while it waited", waiting.ID,
 		Stored{State: core.StateAbandoned, Attempts: 1, Reason: waybill.ReasonSetAside, LastError: errNo.Error()})
-	p := m.read(core.ReadRequest{Keys: k.ofKey("k", 10), BlockingRoutes: []string{k.route}, BlockedLimit: 10})
-	k.expectWaiting("of a key, all of it cancelled", p.Keys[0].Blocked)
+	p := m.read(core.ReadRequest{Keys: k.ofKey("k", 10), BlockingRoutes: []string{k.route}, BlockingLimit: 10})
+	k.expectWaiting("of a key, all of it cancelled", p.Keys[0].Blocking)
 	d := m.due(10)
 	k.failIf(len(d.Retries) > 0 || d.NextIn >= 0, "all was cancelled, and %d are due, the next in %s", len(d.Retries), d.NextIn)
 	m.find(k.stage(k.row(key("k"), dedupe("d")))...)

@@ -70,7 +70,7 @@ func timesComeBackAsDurations(k *kit) {
 	k.sleep(short)
 	for i, r := range m.find(rs...) {
 		most := k.now().Sub(before) + k.slack()
-		k.failIf(r.Age < short-k.slack() || r.Age > most, "a record was staged between %s and %s ago, and its age is %s", short, most, r.Age)
+		k.failIf(r.DueFor < short-k.slack() || r.DueFor > most, "a record was staged between %s and %s ago, and its age is %s", short, most, r.DueFor)
 		k.failIf(r.Expires != (i > 0) || i == 1 && (r.ExpiresIn < far-time.Minute || r.ExpiresIn > far+time.Minute) || i == 2 && r.ExpiresIn > time.Minute-far,
 			"record %d (no expiry, in an hour, an hour ago) has expiry %v and the life %s", i, r.Expires, r.ExpiresIn)
 	}
@@ -98,10 +98,10 @@ func rangeKeepsToItsBounds(k *kit) {
 		first, past int
 	}{{0, forever, 0, 6}, {seq(0), forever, 1, 6}, {seq(1), seq(4), 2, 5}, {seq(1) - 1, seq(4) - 1, 1, 4}, {seq(5), forever, 6, 6}, {seq(2), seq(2), 6, 6}} {
 		rg := wide(k.all())
-		rg.From, rg.To = c.from, c.to
+		rg.AfterSeq, rg.UpToSeq = c.from, c.to
 		p := m.read(core.ReadRequest{
-			Ranges: []core.Range{rg}, BlockedLimit: 10, Bytes: 1 << 20,
-			Keys: []core.KeyRange{{Route: k.route, Key: "k", From: c.from, To: c.to, Limit: 10}},
+			Ranges: []core.Range{rg}, BlockingLimit: 10, Bytes: 1 << 20,
+			Keys: []core.KeyRange{{Route: k.route, Key: "k", AfterSeq: c.from, UpToSeq: c.to, Limit: 10}},
 		})
 		want := ids(rs[c.first:c.past])
 		a, b := ids(p.Ranges[0].Records), ids(p.Keys[0].Records)
@@ -116,7 +116,7 @@ func rangeKeepsToItsSlots(k *kit) {
 	rs := m.some(150)
 	for _, s := range []core.Slots{core.SlotRange(0, 32), core.SlotRange(63, 64), 1<<3 | 1<<40 | 1<<41, 0, core.AllSlots} {
 		p := m.read(core.ReadRequest{
-			Ranges: []core.Range{wide(k.part(s)), wide(core.RouteSlots{Route: k.route + "-x", Slots: s})}, BlockedLimit: 10, Bytes: 1 << 20,
+			Ranges: []core.Range{wide(k.part(s)), wide(core.RouteSlots{Route: k.route + "-x", Slots: s})}, BlockingLimit: 10, Bytes: 1 << 20,
 		})
 		var want []string
 		for _, r := range rs {
@@ -139,7 +139,7 @@ func rangeKeepsToItsLimit(k *kit) {
 		rg := wide(k.all())
 		rg.Limit = n
 		p := m.read(core.ReadRequest{
-			Ranges: []core.Range{rg, wide(k.all())}, Keys: k.ofKey("k", n), BlockedLimit: 10, Bytes: 1 << 20,
+			Ranges: []core.Range{rg, wide(k.all())}, Keys: k.ofKey("k", n), BlockingLimit: 10, Bytes: 1 << 20,
 		})
 		k.checkCut("a range", p.Ranges[0], rs, n)
 		k.checkCut("a key", core.Records{Records: p.Keys[0].Records, More: p.Keys[0].More}, rs, n)
@@ -160,7 +160,7 @@ func rangeKeepsToItsBytes(k *kit) {
 	m := k.owner(1)
 	rs := m.some(5, key("k"), body(1000))
 	for _, most := range []int64{1, 999, 1000, 2500, 1 << 20} {
-		p := m.read(core.ReadRequest{Ranges: []core.Range{wide(k.all()), wide(k.all())}, Keys: k.ofKey("k", 10), BlockedLimit: 10, Bytes: most})
+		p := m.read(core.ReadRequest{Ranges: []core.Range{wide(k.all()), wide(k.all())}, Keys: k.ofKey("k", 10), BlockingLimit: 10, Bytes: most})
 		n := max(1, min(5, int(most/1000)))
 		k.checkCut("a range with a bound of bytes", p.Ranges[0], rs, n)
 		k.checkCut("a second range with a bound of bytes", p.Ranges[1], rs, n)
@@ -178,7 +178,7 @@ func rangeMayLeaveKeysOut(k *kit) {
 	rs := m.find(k.stage(rows...)...)
 	rg := wide(k.all())
 	rg.ExcludeKeys, rg.ExcludeSeqs = []string{"hot"}, []int64{rs[1].Seq, rs[5].Seq}
-	p := m.read(core.ReadRequest{Ranges: []core.Range{rg}, BlockedLimit: 10, Bytes: 1 << 20})
+	p := m.read(core.ReadRequest{Ranges: []core.Range{rg}, BlockingLimit: 10, Bytes: 1 << 20})
 	got := ids(p.Ranges[0].Records)
 	for i, r := range rs {
 		may := i%3 == 0 || i == 1 || i == 5
@@ -193,7 +193,7 @@ func rangeOfKeyedRecords(k *kit) {
 	rs := m.find(k.stage(k.row(), k.row(key("a")), k.row(), k.row(key("b")))...)
 	rg := wide(k.all())
 	rg.KeyedOnly = true
-	p := m.read(core.ReadRequest{Ranges: []core.Range{rg}, BlockedLimit: 10, Bytes: 1 << 20})
+	p := m.read(core.ReadRequest{Ranges: []core.Range{rg}, BlockingLimit: 10, Bytes: 1 << 20})
 	got := ids(p.Ranges[0].Records)
 	k.failIf(!slices.Equal(got, []string{rs[1].ID, rs[3].ID}),
 		"keyed records of four were asked for, and %s read, want [1 3]", suitetest.Names(got, ids(rs)))
@@ -210,7 +210,7 @@ func readyIsWhatIsDue(k *kit) {
 	k.sleep(2 * short) // what is due has to be put in line by Due first
 	want := ids(rs[4:])
 	p := m.read(core.ReadRequest{
-		Ranges: []core.Range{wide(k.all())}, Keys: k.ofKey("k", 10), BlockedLimit: 10, Bytes: 1 << 20,
+		Ranges: []core.Range{wide(k.all())}, Keys: k.ofKey("k", 10), BlockingLimit: 10, Bytes: 1 << 20,
 	})
 	for what, got := range map[string][]string{"a range": ids(p.Ranges[0].Records), "a key": ids(p.Keys[0].Records)} {
 		k.failIf(!slices.Equal(got, want),
@@ -258,11 +258,11 @@ func readWaitsForNoLock(k *kit) {
 // Without this a member hands out records of a partition that it lost, or stops at partitions that it owns.
 func ownedAreTheSlotsOfTheSession(k *kit) {
 	a, b := k.join(4), k.join(4)
-	a.claim(low)
-	b.claim(core.SlotRange(32, 48))
+	a.takeOwnership(low)
+	b.takeOwnership(core.SlotRange(32, 48))
 	request := core.ReadRequest{Slots: []core.RouteSlots{
 		k.all(), k.part(core.SlotRange(8, 40)), {Route: k.route + "-x", Slots: core.AllSlots}, k.part(core.SlotRange(48, 64)),
-	}, BlockedLimit: 1}
+	}, BlockingLimit: 1}
 	for m, want := range map[*member][]core.Slots{
 		a: {core.SlotRange(0, 32), core.SlotRange(8, 32), 0, 0},
 		b: {core.SlotRange(32, 48), core.SlotRange(32, 40), 0, 0},
@@ -278,14 +278,14 @@ func ownedAreTheSlotsOfTheSession(k *kit) {
 // Without this members take an epoch that changes for a restore, and start anew for nothing.
 func epochIsStable(k *kit) {
 	a, b := k.owner(1), k.join(1)
-	first := a.read(k.everything()).Epoch
+	first := a.read(k.everything()).StoreEpoch
 	a.settle(core.Published(new(a.one())))
 	for _, m := range []*member{a, b, k.join(1)} {
-		p, r := m.read(k.everything()).Epoch, m.heartbeat().Epoch
+		p, r := m.read(k.everything()).StoreEpoch, m.heartbeat().StoreEpoch
 		k.failIf(p != first || r != first, "the epoch is %q, and then %q in a page and %q in a membership", first, p, r)
 	}
 	r := k.look()
-	k.failIf(r.Epoch != first, "the epoch is %q, and %q for a call that only looks", first, r.Epoch)
+	k.failIf(r.StoreEpoch != first, "the epoch is %q, and %q for a call that only looks", first, r.StoreEpoch)
 }
 
 // Without this each read goes through all records of a key that waits for a retry, and a relay stands still. DB-20.
@@ -308,10 +308,10 @@ func readIsBoundedBehindABlockedKey(k *kit) {
 		front := m.read(core.ReadRequest{Slots: []core.RouteSlots{k.all()}}).LastSeq
 		id := k.stage(k.row(key(other)))[0]
 		rg := wide(k.all())
-		rg.From, rg.Limit, rg.ExcludeKeys = front, 10, []string{hot}
+		rg.AfterSeq, rg.Limit, rg.ExcludeKeys = front, 10, []string{hot}
 		before := touched()
 		p := m.read(core.ReadRequest{
-			Slots: []core.RouteSlots{k.all()}, NewlyOwned: []core.RouteSlots{k.all()}, Ranges: []core.Range{rg}, Keys: k.ofKey(hot, 1), BlockedLimit: 10, Bytes: 1 << 20,
+			Slots: []core.RouteSlots{k.all()}, NewlyOwned: []core.RouteSlots{k.all()}, Ranges: []core.Range{rg}, Keys: k.ofKey(hot, 1), BlockingLimit: 10, Bytes: 1 << 20,
 		})
 		after := touched()
 		got := ids(p.Ranges[0].Records)

@@ -39,7 +39,7 @@ var rereading = fault{read: func(ctx context.Context, b *broken, self core.Sessi
 	for i := range l.Ranges {
 		all := l
 		all.Ranges, all.Keys = []core.Range{l.Ranges[i]}, nil
-		all.Ranges[0].From, all.Ranges[0].Limit, all.Ranges[0].ExcludeKeys = 0, 10_000, nil
+		all.Ranges[0].AfterSeq, all.Ranges[0].Limit, all.Ranges[0].ExcludeKeys = 0, 10_000, nil
 		if _, err := b.below(ctx, self, all); err != nil {
 			return core.ReadResult{}, err
 		}
@@ -58,28 +58,28 @@ var apart = fault{read: func(ctx context.Context, b *broken, self core.Session, 
 		return p
 	}
 	for i := range l.Ranges {
-		one = core.ReadRequest{Ranges: l.Ranges[i : i+1], BlockedLimit: l.BlockedLimit, Bytes: l.Bytes}
+		one = core.ReadRequest{Ranges: l.Ranges[i : i+1], BlockingLimit: l.BlockingLimit, Bytes: l.Bytes}
 		q := also(one)
 		p.Ranges, p.LastSeq = append(p.Ranges, q.Ranges...), max(p.LastSeq, q.LastSeq)
 	}
 	for i := range l.Keys {
-		one = core.ReadRequest{Keys: l.Keys[i : i+1], BlockingRoutes: l.BlockingRoutes, BlockedLimit: l.BlockedLimit, Bytes: l.Bytes}
+		one = core.ReadRequest{Keys: l.Keys[i : i+1], BlockingRoutes: l.BlockingRoutes, BlockingLimit: l.BlockingLimit, Bytes: l.Bytes}
 		q := also(one)
 		p.Keys, p.LastSeq = append(p.Keys, q.Keys...), max(p.LastSeq, q.LastSeq)
 	}
-	one = core.ReadRequest{NewlyOwned: l.NewlyOwned, NewlyOwnedAfter: l.NewlyOwnedAfter, BlockingRoutes: l.BlockingRoutes, BlockedLimit: l.BlockedLimit}
-	p.Blocked = also(one).Blocked
-	one = core.ReadRequest{Recheck: l.Recheck, BlockedLimit: l.BlockedLimit}
+	one = core.ReadRequest{NewlyOwned: l.NewlyOwned, NewlyOwnedAfter: l.NewlyOwnedAfter, BlockingRoutes: l.BlockingRoutes, BlockingLimit: l.BlockingLimit}
+	p.Blocking = also(one).Blocking
+	one = core.ReadRequest{Recheck: l.Recheck, BlockingLimit: l.BlockingLimit}
 	q := also(one)
-	p.Rechecked, p.RecheckedBlocked = q.Rechecked, q.RecheckedBlocked
-	if p.UpperTx == 0 {
-		p.UpperTx = 1
+	p.Rechecked, p.RecheckedBlocking = q.Rechecked, q.RecheckedBlocking
+	if p.LastSeqXmax == 0 {
+		p.LastSeqXmax = 1
 	}
 	return p, err
 }}
 
 // blind says that all transactions have ended.
-var blind = pages(func(p *core.ReadResult) { p.RunningTxs, p.NextTx = nil, p.UpperTx })
+var blind = pages(func(p *core.ReadResult) { p.RunningTxs, p.SnapshotXmax = nil, p.LastSeqXmax })
 
 // bound promises that nothing appears later than d after its transaction began.
 func bound(d time.Duration) func(*broken, *core.StoreTraits) {
@@ -98,17 +98,17 @@ var readFaults = []faulty{
 	{"loses the subject", "envelope-comes-back", records(func(r *core.Record) { r.Envelope.Subject = "" })},
 	{"cuts long bodies", "envelope-comes-back", records(func(r *core.Record) { r.Envelope.Body = r.Envelope.Body[:min(len(r.Envelope.Body), 1<<16-1)] })},
 	{"forgets what is cancellable", "envelope-comes-back", records(func(r *core.Record) { r.Cancellable = false })},
-	{"has no age", "times-come-back-as-durations", records(func(r *core.Record) { r.Age = 0 })},
+	{"has no age", "times-come-back-as-durations", records(func(r *core.Record) { r.DueFor = 0 })},
 	{"has no expiry", "times-come-back-as-durations", records(func(r *core.Record) { r.ExpiresIn = max(r.ExpiresIn, 0) })},
 	{"stages backwards", "range-is-in-order", fault{rowsIn: func(rows []core.StagedRow) { slices.Reverse(rows) }}},
 	{"includes the beginning", "range-keeps-to-its-bounds", looks(func(l *core.ReadRequest) {
 		for i := range l.Ranges {
-			l.Ranges[i].From--
+			l.Ranges[i].AfterSeq--
 		}
 	})},
 	{"excludes the end", "range-keeps-to-its-bounds", looks(func(l *core.ReadRequest) {
 		for i := range l.Ranges {
-			l.Ranges[i].To--
+			l.Ranges[i].UpToSeq--
 		}
 	})},
 	{"ignores slots", "range-keeps-to-its-slots", looks(func(l *core.ReadRequest) {
@@ -157,16 +157,16 @@ var readFaults = []faulty{
 	})},
 	{"changes its epoch", "epoch-is-stable", fault{page: func(b *broken, _ *core.ReadRequest, p *core.ReadResult) {
 		b.count++
-		p.Epoch = strconv.Itoa(b.count)
+		p.StoreEpoch = strconv.Itoa(b.count)
 	}}},
 	{"reads ranges one after the other", "page-is-one-snapshot", apart},
 	{"reads what waits apart", "page-and-waiting-are-one-snapshot", apart},
 	{
 		"answers an older last number", "last-covers-the-page",
-		fault{page: func(_ *broken, l *core.ReadRequest, p *core.ReadResult) { p.LastSeq, p.UpperTx = l.SeenSeq, 0 }},
+		fault{page: func(_ *broken, l *core.ReadRequest, p *core.ReadResult) { p.LastSeq, p.LastSeqXmax = l.KnownLastSeq, 0 }},
 	},
 	{"sees no running transactions", "page-names-a-running-transaction", blind},
-	{"never says that something ended", "transactions-come-to-rest", pages(func(p *core.ReadResult) { p.UpperTx += 1 << 40 })},
+	{"never says that something ended", "transactions-come-to-rest", pages(func(p *core.ReadResult) { p.LastSeqXmax += 1 << 40 })},
 	{"sees no running transactions", "page-holds-for-random-transactions", blind},
 	{
 		"sees only the first that runs", "page-holds-for-random-transactions",
@@ -191,10 +191,10 @@ var readFaults = []faulty{
 		}
 	})},
 	{"forgets the holds of others", "newly-owned-answers-blocked-records", pages(func(p *core.ReadResult) {
-		p.Blocked = slices.DeleteFunc(p.Blocked, func(w core.BlockedRecord) bool { return w.Why == core.BlockedByHold })
+		p.Blocking = slices.DeleteFunc(p.Blocking, func(w core.BlockingRecord) bool { return w.Why == core.BlockedByHold })
 	})},
 	{"forgets retries", "newly-owned-answers-blocked-records", pages(func(p *core.ReadResult) {
-		p.Blocked = slices.DeleteFunc(p.Blocked, func(w core.BlockedRecord) bool { return w.Why == core.BlockedByRetry })
+		p.Blocking = slices.DeleteFunc(p.Blocking, func(w core.BlockingRecord) bool { return w.Why == core.BlockedByRetry })
 	})},
 	{"never blocks", "newly-owned-answers-blocking-heads-if-asked", looks(func(l *core.ReadRequest) { l.BlockingRoutes = nil })},
 	{"always blocks", "newly-owned-answers-blocking-heads-if-asked", looks(func(l *core.ReadRequest) {
@@ -202,19 +202,19 @@ var readFaults = []faulty{
 			l.BlockingRoutes = append(l.BlockingRoutes, p.Route)
 		}
 	})},
-	{"forgets that there is more", "newly-owned-comes-in-pages", pages(func(p *core.ReadResult) { p.MoreBlocked = false })},
+	{"forgets that there is more", "newly-owned-comes-in-pages", pages(func(p *core.ReadResult) { p.MoreBlocking = false })},
 	{
 		"has retries before holds", "newly-owned-comes-in-pages",
-		fault{page: func(_ *broken, _ *core.ReadRequest, p *core.ReadResult) { slices.Reverse(p.Blocked) }},
+		fault{page: func(_ *broken, _ *core.ReadRequest, p *core.ReadResult) { slices.Reverse(p.Blocking) }},
 	},
 	{"forgets what holds a key", "key-answers-what-holds-it", pages(func(p *core.ReadResult) {
 		for i := range p.Keys {
-			p.Keys[i].Blocked = nil
+			p.Keys[i].Blocking = nil
 		}
 	})},
 	{"keeps what is gone", "again-leaves-out-what-is-gone", fault{page: func(_ *broken, l *core.ReadRequest, p *core.ReadResult) {
 		for _, ref := range l.Recheck[:min(1, len(l.Recheck))] {
-			p.RecheckedBlocked = append(p.RecheckedBlocked, core.BlockedRecord{Ref: ref, Why: core.BlockedByRetry})
+			p.RecheckedBlocking = append(p.RecheckedBlocking, core.BlockingRecord{Ref: ref, Why: core.BlockedByRetry})
 		}
 	}}},
 	{"ignores ids", "again-leaves-out-what-is-gone", fault{look: func(l *core.ReadRequest) {
@@ -251,9 +251,9 @@ var readFaults = []faulty{
 			return
 		}
 		r, _ := b.store.Heartbeat(context.Background(), core.HeartbeatRequest{})
-		q, _ := b.store.Read(context.Background(), r.Members[0].Session, core.ReadRequest{Slots: l.NewlyOwned, BlockedLimit: 10})
+		q, _ := b.store.Read(context.Background(), r.Members[0].Session, core.ReadRequest{Slots: l.NewlyOwned, BlockingLimit: 10})
 		for _, c := range q.Notices {
-			p.Blocked = append(p.Blocked, core.BlockedRecord{Ref: core.Ref{Route: c.Route, Seq: c.Seq, ID: c.ID}, Why: core.BlockedByAbandoned})
+			p.Blocking = append(p.Blocking, core.BlockingRecord{Ref: core.Ref{Route: c.Route, Seq: c.Seq, ID: c.ID}, Why: core.BlockedByAbandoned})
 		}
 	}}},
 }

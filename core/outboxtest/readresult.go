@@ -19,11 +19,11 @@ func (m *member) read(l core.ReadRequest) core.ReadResult {
 func (k *kit) checkPage(l *core.ReadRequest, p *core.ReadResult) {
 	k.failIf(len(p.Owned) != len(l.Slots) || len(p.Ranges) != len(l.Ranges) || len(p.Keys) != len(l.Keys),
 		"a page answers %d parts, %d ranges and %d keys, want %d, %d and %d", len(p.Owned), len(p.Ranges), len(p.Keys), len(l.Slots), len(l.Ranges), len(l.Keys))
-	k.failIf(len(p.Blocked) > l.BlockedLimit, "a page has %d that wait, with the limit %d", len(p.Blocked), l.BlockedLimit)
-	k.failIf(p.UpperTx == 0 && p.LastSeq > l.SeenSeq, "a page has no Upper, although numbers up to %d were drawn since the caller saw %d", p.LastSeq, l.SeenSeq)
+	k.failIf(len(p.Blocking) > l.BlockingLimit, "a page has %d that wait, with the limit %d", len(p.Blocking), l.BlockingLimit)
+	k.failIf(p.LastSeqXmax == 0 && p.LastSeq > l.KnownLastSeq, "a page has no Upper, although numbers up to %d were drawn since the caller saw %d", p.LastSeq, l.KnownLastSeq)
 	for i, r := range p.Ranges {
 		asked := &l.Ranges[i]
-		k.checkRecords(p, r.Records, asked.From, asked.To, asked.Limit)
+		k.checkRecords(p, r.Records, asked.AfterSeq, asked.UpToSeq, asked.Limit)
 		for j := range r.Records {
 			switch rec := &r.Records[j]; {
 			case rec.Route != asked.Route || !asked.Slots.Has(rec.Slot):
@@ -35,12 +35,12 @@ func (k *kit) checkPage(l *core.ReadRequest, p *core.ReadResult) {
 	}
 	for i, r := range p.Keys {
 		asked := &l.Keys[i]
-		k.checkRecords(p, r.Records, asked.From, asked.To, asked.Limit)
+		k.checkRecords(p, r.Records, asked.AfterSeq, asked.UpToSeq, asked.Limit)
 		for j := range r.Records {
 			rec := &r.Records[j]
 			k.failIf(rec.Route != asked.Route || rec.Envelope.Key != asked.Key, "the records of key %q have one of key %q", asked.Key, rec.Envelope.Key)
 		}
-		for _, w := range r.Blocked {
+		for _, w := range r.Blocking {
 			k.failIf(w.Route != asked.Route || w.Key != asked.Key, "the waiting records of key %q contain one of key %q", asked.Key, w.Key)
 		}
 	}
@@ -70,19 +70,19 @@ func (k *kit) checkRecord(p *core.ReadResult, r *core.Record) {
 	case r.Slot != core.SlotOf(r.Route, r.Envelope.Key, r.ID):
 		k.fail("the record with key %q and id %q of route %q has slot %d, want %d", r.Envelope.Key, r.ID, r.Route, r.Slot,
 			core.SlotOf(r.Route, r.Envelope.Key, r.ID))
-	case r.Age < -k.slack():
-		k.fail("a record has the negative age %s", r.Age)
+	case r.DueFor < -k.slack():
+		k.fail("a record has the negative age %s", r.DueFor)
 	}
 }
 
 // wide is a range of all there is in a part.
 func wide(p core.RouteSlots) core.Range {
-	return core.Range{RouteSlots: p, To: forever, Limit: 10_000}
+	return core.Range{RouteSlots: p, UpToSeq: forever, Limit: 10_000}
 }
 
 // everything is a look at all that is ready on the check's route.
 func (k *kit) everything() core.ReadRequest {
-	return core.ReadRequest{Slots: []core.RouteSlots{k.all()}, Ranges: []core.Range{wide(k.all())}, BlockedLimit: 1000, Bytes: 1 << 30}
+	return core.ReadRequest{Slots: []core.RouteSlots{k.all()}, Ranges: []core.Range{wide(k.all())}, BlockingLimit: 1000, Bytes: 1 << 30}
 }
 
 // ready returns all ready records of the check's route.
@@ -122,14 +122,14 @@ func (m *member) none(why string, ids ...string) {
 
 // again asks for refs again.
 func (m *member) again(refs ...core.Ref) core.ReadResult {
-	return m.read(core.ReadRequest{Recheck: refs, BlockedLimit: 1000, Bytes: 1 << 30})
+	return m.read(core.ReadRequest{Recheck: refs, BlockingLimit: 1000, Bytes: 1 << 30})
 }
 
 // live returns the one record of refs that is ready.
 func (m *member) live(ref core.Ref) core.Record {
 	p := m.again(ref)
 	m.k.failIf(len(p.Rechecked) != 1 || p.Rechecked[0].Seq != ref.Seq || p.Rechecked[0].ID != ref.ID,
-		"a ready record was asked for again: %d answers, and %d that wait", len(p.Rechecked), len(p.RecheckedBlocked))
+		"a ready record was asked for again: %d answers, and %d that wait", len(p.Rechecked), len(p.RecheckedBlocking))
 	return p.Rechecked[0]
 }
 
@@ -139,8 +139,8 @@ func (m *member) gone(why string, refs ...core.Ref) {
 	for i := range p.Rechecked {
 		m.k.fail("record %d is still ready, but %s", p.Rechecked[i].Seq, why)
 	}
-	for i := range p.RecheckedBlocked {
-		m.k.fail("record %d still waits, but %s", p.RecheckedBlocked[i].Seq, why)
+	for i := range p.RecheckedBlocking {
+		m.k.fail("record %d still waits, but %s", p.RecheckedBlocking[i].Seq, why)
 	}
 	for _, r := range m.ready() {
 		m.k.failIf(slices.ContainsFunc(refs, func(ref core.Ref) bool { return ref.Seq == r.Seq && ref.ID == r.ID }),
@@ -151,8 +151,8 @@ func (m *member) gone(why string, refs ...core.Ref) {
 // retrying fails unless the record waits for its next attempt.
 func (m *member) retrying(ref core.Ref) {
 	p := m.again(ref)
-	m.k.failIf(len(p.Rechecked) != 0 || len(p.RecheckedBlocked) != 1 || p.RecheckedBlocked[0].Why != core.BlockedByRetry,
-		"after a failed attempt %d records are ready and %d wait, want one that waits for its next attempt", len(p.Rechecked), len(p.RecheckedBlocked))
+	m.k.failIf(len(p.Rechecked) != 0 || len(p.RecheckedBlocking) != 1 || p.RecheckedBlocking[0].Why != core.BlockedByRetry,
+		"after a failed attempt %d records are ready and %d wait, want one that waits for its next attempt", len(p.Rechecked), len(p.RecheckedBlocking))
 	m.none("it waits for its next attempt", ref.ID)
 }
 

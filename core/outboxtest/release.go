@@ -42,7 +42,7 @@ func releaseHoldsWhatIsOut(k *kit) {
 	r := other.live(low[0].Ref)
 	k.failIf(r.Version != low[0].Version || r.Crashes != 0 || r.Attempts != 0,
 		"a release changed a record: version %d after %d, crashes %d, attempts %d", r.Version, low[0].Version, r.Crashes, r.Attempts)
-	other.claim(us[0].Partition.Slots())
+	other.takeOwnership(us[0].Partition.Slots())
 	other.hold(low[2].Ref, low[3].Ref)
 	m.release(us[1], 43)
 	other.holder("nothing is out, and the partition was released", 0, refs(high)...)
@@ -72,8 +72,8 @@ func releaseLeavesOutWhatChanged(k *kit) {
 	other.holder("another version of it was out", 0, low[2].Ref)
 	other.holder("it is of another partition", 0, high[0].Ref)
 	other.holder("it is out", m.self.Session, low[3].Ref)
-	p := other.read(core.ReadRequest{NewlyOwned: []core.RouteSlots{{Route: k.route, Slots: us[0].Partition.Slots()}}, BlockedLimit: 10})
-	k.expectWaiting("a partition was released", p.Blocked,
+	p := other.read(core.ReadRequest{NewlyOwned: []core.RouteSlots{{Route: k.route, Slots: us[0].Partition.Slots()}}, BlockingLimit: 10})
+	k.expectWaiting("a partition was released", p.Blocking,
 		waits(&low[1], core.BlockedByRetry, 0, m.version(low[1].Ref)), waits(&low[3], core.BlockedByHold, m.self.Session, low[3].Version))
 }
 
@@ -135,7 +135,7 @@ func releaseNeedsTheOwner(k *kit) {
 		"a member released a partition that is another's, and it has the owner %d and ReadAfter %d", u.Owner, u.ReadAfter)
 	m.holder("a member released a partition that is another's", 0, refs(low)...)
 	m.release(us[0], 1)
-	other.claim(us[0].Partition.Slots())
+	other.takeOwnership(us[0].Partition.Slots())
 	_, _ = m.tryRelease(us[0], 42, low[0].Ref) // sent again, late
 	u = k.partitions(m.heartbeat())[0]
 	k.failIf(u.Owner != other.self.Session || u.ReadAfter == 42,
@@ -148,7 +148,7 @@ func releasedHoldsSettle(k *kit) {
 	m, us, low, _ := k.handover()
 	other := k.join(2)
 	m.release(us[0], 1, refs(low)...)
-	other.claim(us[0].Partition.Slots())
+	other.takeOwnership(us[0].Partition.Slots())
 	m.settle(core.Published(&low[0]), core.Retry(&low[1], errNo, far), core.Release(&low[2], 0, false), core.Abandon(&low[3], "", errNo))
 	other.gone("its former owner settled the records that it held", low[0].Ref, low[3].Ref)
 	other.retrying(low[1].Ref)

@@ -173,8 +173,8 @@ func publishedNeedsNoVersion(k *kit) {
 	rs[1].Version--
 	m.settle(core.Published(&rs[0]), core.Published(&rs[1]))
 	m.gone("it was published", refs(rs)...)
-	p := m.read(core.ReadRequest{NewlyOwned: []core.RouteSlots{k.all()}, BlockedLimit: 10})
-	k.failIf(len(p.Blocked) > 0, "all was published, and %d wait", len(p.Blocked))
+	p := m.read(core.ReadRequest{NewlyOwned: []core.RouteSlots{k.all()}, BlockingLimit: 10})
+	k.failIf(len(p.Blocking) > 0, "all was published, and %d wait", len(p.Blocking))
 }
 
 // Without this a message is lost after a restore, when its number was another's before.
@@ -197,12 +197,12 @@ func lostPartitionFencesButPublished(k *kit) {
 	k.mustFence()
 	a, b := k.join(1), k.join(1)
 	for _, taken := range []bool{false, true} {
-		a.claim(core.AllSlots)
+		a.takeOwnership(core.AllSlots)
 		rs := a.some(len(every), key("k"))
 		a.free(core.AllSlots)
 		holder := core.Session(0)
 		if taken {
-			b.claim(core.AllSlots)
+			b.takeOwnership(core.AllSlots)
 			b.hold(refs(rs)...)
 			holder = b.self.Session
 		}

@@ -259,8 +259,8 @@ var settleFaults = []faulty{
 		})
 	}}},
 	{"has one version", "version-grows-with-changes-only", fault{page: func(_ *broken, _ *core.ReadRequest, p *core.ReadResult) {
-		for i := range p.RecheckedBlocked {
-			p.RecheckedBlocked[i].Version = 1
+		for i := range p.RecheckedBlocking {
+			p.RecheckedBlocking[i].Version = 1
 		}
 	}}},
 
@@ -423,7 +423,7 @@ var settleFaults = []faulty{
 	}}},
 	{"hides a restore", "restore-is-seen", fault{page: func(b *broken, _ *core.ReadRequest, p *core.ReadResult) {
 		b.last = max(b.last, p.LastSeq)
-		p.Epoch, p.LastSeq = "", b.last
-	}, membership: func(_ *broken, _ *core.HeartbeatRequest, r *core.Membership) { r.Epoch = "" }}},
+		p.StoreEpoch, p.LastSeq = "", b.last
+	}, membership: func(_ *broken, _ *core.HeartbeatRequest, r *core.Membership) { r.StoreEpoch = "" }}},
 	{"ignores ids", "number-drawn-again-is-untouched", anyID},
 }

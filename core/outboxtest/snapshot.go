@@ -19,7 +19,7 @@ var snapshotChecks = []named{
 func pageIsOneSnapshot(k *kit) {
 	const writers, rounds = 4, 40
 	m := k.owner(2)
-	request := core.ReadRequest{Ranges: []core.Range{wide(k.part(low)), wide(k.part(high))}, BlockedLimit: 1000, Bytes: 1 << 30}
+	request := core.ReadRequest{Ranges: []core.Range{wide(k.part(low)), wide(k.part(high))}, BlockingLimit: 1000, Bytes: 1 << 30}
 	keys := [2]string{k.keyIn(low, 0), k.keyIn(high, 0)}
 	for _, key := range keys {
 		request.Keys = append(request.Keys, k.ofKey(key, 10_000)...)
@@ -84,11 +84,11 @@ func pageAndWaitingAreOneSnapshot(k *kit) {
 		}
 		for !done.Load() {
 			p := reader.read(core.ReadRequest{
-				Ranges: []core.Range{wide(k.all())}, Keys: k.ofKey("k", 100), NewlyOwned: []core.RouteSlots{k.all()}, Recheck: refs(rs), BlockedLimit: 100, Bytes: 1 << 20,
+				Ranges: []core.Range{wide(k.all())}, Keys: k.ofKey("k", 100), NewlyOwned: []core.RouteSlots{k.all()}, Recheck: refs(rs), BlockingLimit: 100, Bytes: 1 << 20,
 			})
 			n := []int{
-				len(p.Ranges[0].Records) + len(p.Blocked), len(p.Keys[0].Records) + len(p.Keys[0].Blocked), len(p.Rechecked) + len(p.RecheckedBlocked),
-				len(p.Ranges[0].Records) + len(p.RecheckedBlocked), len(p.Keys[0].Records) + len(p.Blocked),
+				len(p.Ranges[0].Records) + len(p.Blocking), len(p.Keys[0].Records) + len(p.Keys[0].Blocking), len(p.Rechecked) + len(p.RecheckedBlocking),
+				len(p.Ranges[0].Records) + len(p.RecheckedBlocking), len(p.Keys[0].Records) + len(p.Blocking),
 			}
 			k.failIf(slices.Min(n) != len(rs) || slices.Max(n) != len(rs),
 				"of %d records each is ready or waits, and the answers of one page show %v", len(rs), n)

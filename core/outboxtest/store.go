@@ -107,14 +107,14 @@ func restoreIsSeen(k *kit) {
 	restore := k.saved()
 	m.some(3)
 	later := m.read(k.everything())
-	k.failIf(later.Epoch != before.Epoch, "the epoch is another one, and the database did not go back")
+	k.failIf(later.StoreEpoch != before.StoreEpoch, "the epoch is another one, and the database did not go back")
 	restore()
 	p, err := m.store.Read(k.ctx, m.self.Session, k.everything())
 	k.must("read after a restore", err)
-	k.failIf(p.IsMember && p.Epoch == before.Epoch && p.LastSeq >= later.LastSeq,
+	k.failIf(p.IsMember && p.StoreEpoch == before.StoreEpoch && p.LastSeq >= later.LastSeq,
 		"the database went back, and a page has the same epoch and the last number %d after %d", p.LastSeq, later.LastSeq)
 	r := k.join(1)
-	k.failIf(r.read(k.everything()).Epoch != r.heartbeat().Epoch, "after a restore a page and a membership have different epochs")
+	k.failIf(r.read(k.everything()).StoreEpoch != r.heartbeat().StoreEpoch, "after a restore a page and a membership have different epochs")
 }
 
 // Without this a message is lost after a restore: the outcome of an earlier record with its number deletes it.

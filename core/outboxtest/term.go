@@ -41,11 +41,11 @@ func termGrowsWithEachOwner(k *kit) {
 	move(0, A)
 	m.release(term("a member took it again", true), 1)
 	term("it was given up", true)
-	m.claim(core.AllSlots)
+	m.takeOwnership(core.AllSlots)
 	term("it was taken once more", true)
 	m.heartbeat(leave)
 	term("its owner left", true)
-	other.claim(core.AllSlots)
+	other.takeOwnership(core.AllSlots)
 	term("another took it", true)
 	other.die(watch)
 	term("its owner was removed", true)
@@ -55,7 +55,7 @@ func termGrowsWithEachOwner(k *kit) {
 func earlierReleaseChangesNothing(k *kit) {
 	m, us, low, _ := k.handover()
 	m.release(us[0], 7)
-	m.claim(us[0].Partition.Slots())
+	m.takeOwnership(us[0].Partition.Slots())
 	m.hold(low[1].Ref)
 	now := k.partitions(m.heartbeat())[0]
 	for _, by := range []*member{m, k.join(2)} {

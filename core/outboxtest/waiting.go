@@ -19,9 +19,9 @@ var waitingChecks = []named{
 }
 
 // expectWaiting compares what waits with the records that should.
-func (k *kit) expectWaiting(what string, got []core.BlockedRecord, want ...core.BlockedRecord) {
+func (k *kit) expectWaiting(what string, got []core.BlockingRecord, want ...core.BlockingRecord) {
 	for _, w := range want {
-		at := slices.IndexFunc(got, func(g core.BlockedRecord) bool { return g.Seq == w.Seq && g.Why == w.Why })
+		at := slices.IndexFunc(got, func(g core.BlockingRecord) bool { return g.Seq == w.Seq && g.Why == w.Why })
 		k.failIf(at < 0, "%s: the record %d with key %q waits (%d) and is not answered", what, w.Seq, w.Key, w.Why)
 		g := got[at]
 		k.failIf(g != w, "%s: got %+v, want %+v", what, g, w)
@@ -29,17 +29,17 @@ func (k *kit) expectWaiting(what string, got []core.BlockedRecord, want ...core.
 	k.failIf(len(got) != len(want), "%s: %d are said to wait, want %d: %+v", what, len(got), len(want), got)
 }
 
-func waits(r *core.Record, why core.BlockReason, holder core.Session, version int64) core.BlockedRecord {
+func waits(r *core.Record, why core.BlockReason, holder core.Session, version int64) core.BlockingRecord {
 	ref := r.Ref
 	ref.Version = version
-	return core.BlockedRecord{Ref: ref, Slot: r.Slot, Key: r.Envelope.Key, Why: why, HeldBy: holder}
+	return core.BlockingRecord{Ref: ref, Slot: r.Slot, Key: r.Envelope.Key, Why: why, HeldBy: holder}
 }
 
 // version asks for the version that a record which waits has now.
 func (m *member) version(ref core.Ref) int64 {
 	p := m.again(ref)
-	m.k.failIf(len(p.RecheckedBlocked) != 1, "a record that waits was asked for again: %d wait", len(p.RecheckedBlocked))
-	return p.RecheckedBlocked[0].Version
+	m.k.failIf(len(p.RecheckedBlocking) != 1, "a record that waits was asked for again: %d wait", len(p.RecheckedBlocking))
+	return p.RecheckedBlocking[0].Version
 }
 
 // Without this a new owner hands out a record while an earlier one of its key waits, or is out at another member.
@@ -52,10 +52,10 @@ func newlyOwnedAnswersBlockedRecords(k *kit) {
 	b.settle(core.Retry(&rs[1], errNo, far))
 	k.stage(k.row(key(kl), delay(far)))
 	a.hold(rs[2].Ref, rs[4].Ref)
-	fresh := func(m *member, s core.Slots) []core.BlockedRecord {
-		p := m.read(core.ReadRequest{NewlyOwned: []core.RouteSlots{k.part(s)}, BlockedLimit: 100})
-		k.failIf(p.MoreBlocked, "%d wait, with the limit 100, and the page says that there are more", len(p.Blocked))
-		return p.Blocked
+	fresh := func(m *member, s core.Slots) []core.BlockingRecord {
+		p := m.read(core.ReadRequest{NewlyOwned: []core.RouteSlots{k.part(s)}, BlockingLimit: 100})
+		k.failIf(p.MoreBlocking, "%d wait, with the limit 100, and the page says that there are more", len(p.Blocking))
+		return p.Blocking
 	}
 	retry := waits(&rs[0], core.BlockedByRetry, 0, a.version(rs[0].Ref))
 	k.expectWaiting("a retry with a key, and own holds", fresh(a, low), retry)
@@ -75,17 +75,17 @@ func newlyOwnedAnswersBlockingHeadsIfAsked(k *kit) {
 		core.Published(&rs[2]),
 		core.Abandon(&rs[4], waybill.ReasonAttempts, errNo))
 	request := core.ReadRequest{
-		NewlyOwned: []core.RouteSlots{k.all()}, Keys: k.ofKey("k", 10), BlockedLimit: 100, Bytes: 1 << 20,
+		NewlyOwned: []core.RouteSlots{k.all()}, Keys: k.ofKey("k", 10), BlockingLimit: 100, Bytes: 1 << 20,
 	}
 	for _, blocks := range [][]string{nil, {k.route + "-x"}} {
 		request.BlockingRoutes = blocks
 		p := m.read(request)
-		k.expectWaiting("abandoned records of a route that does not block", p.Blocked)
-		k.expectWaiting("abandoned records of a key that does not block", p.Keys[0].Blocked)
+		k.expectWaiting("abandoned records of a route that does not block", p.Blocking)
+		k.expectWaiting("abandoned records of a key that does not block", p.Keys[0].Blocking)
 	}
 	request.BlockingRoutes = []string{k.route}
 	p := m.read(request)
-	for what, got := range map[string][]core.BlockedRecord{"on a route that blocks": p.Blocked, "of a key that blocks": p.Keys[0].Blocked} {
+	for what, got := range map[string][]core.BlockingRecord{"on a route that blocks": p.Blocking, "of a key that blocks": p.Keys[0].Blocking} {
 		k.failIf(len(got) != 1 || got[0].Seq != rs[0].Seq || got[0].Why != core.BlockedByAbandoned || got[0].Key != "k",
 			"one record was abandoned after its attempts, one cancelled, one published, one without a key abandoned: %s %+v, want the first", what, got)
 	}
@@ -106,15 +106,15 @@ func newlyOwnedComesInPages(k *kit) {
 	}
 	for _, limit := range []int{1, 5, 15, 100} {
 		var got []int64
-		request := core.ReadRequest{NewlyOwned: []core.RouteSlots{k.part(core.SlotRange(0, 20)), k.part(core.SlotRange(20, 64))}, BlockedLimit: limit}
+		request := core.ReadRequest{NewlyOwned: []core.RouteSlots{k.part(core.SlotRange(0, 20)), k.part(core.SlotRange(20, 64))}, BlockingLimit: limit}
 		for more := true; more; {
 			p := by.read(request)
-			for _, w := range p.Blocked {
+			for _, w := range p.Blocking {
 				k.failIf(w.Seq <= request.NewlyOwnedAfter, "the waiting records after %d were asked for, and %d follows", request.NewlyOwnedAfter, w.Seq)
 				got, request.NewlyOwnedAfter = append(got, w.Seq), w.Seq
 			}
-			more = p.MoreBlocked
-			k.failIf(more && len(p.Blocked) == 0, "a page has no waiting record and says that there are more")
+			more = p.MoreBlocking
+			k.failIf(more && len(p.Blocking) == 0, "a page has no waiting record and says that there are more")
 		}
 		k.failIf(!slices.Equal(got, want), "%d records wait, and pages of %d show %v, want %v", len(want), limit, got, want)
 	}
@@ -129,20 +129,20 @@ func keyAnswersWhatHoldsIt(k *kit) {
 	m.hold(rs[1].Ref)
 	for _, c := range []struct {
 		m    *member
-		want []core.BlockedRecord
+		want []core.BlockingRecord
 	}{
-		{m, []core.BlockedRecord{waits(&rs[0], core.BlockedByRetry, 0, m.version(rs[0].Ref))}},
-		{by, []core.BlockedRecord{
+		{m, []core.BlockingRecord{waits(&rs[0], core.BlockedByRetry, 0, m.version(rs[0].Ref))}},
+		{by, []core.BlockingRecord{
 			waits(&rs[0], core.BlockedByRetry, 0, m.version(rs[0].Ref)),
 			waits(&rs[1], core.BlockedByHold, m.self.Session, rs[1].Version),
 		}},
 	} {
 		p := c.m.read(core.ReadRequest{Keys: []core.KeyRange{
-			{Route: k.route, Key: "k", From: rs[2].Seq, To: forever, Limit: 10},
-			{Route: k.route, Key: "none", To: forever, Limit: 10},
-		}, BlockedLimit: 1, Bytes: 1 << 20})
-		k.expectWaiting("the record that blocks a key, before the range that was asked for", p.Keys[0].Blocked, c.want...)
-		k.expectWaiting("the record that blocks an unused key", p.Keys[1].Blocked)
+			{Route: k.route, Key: "k", AfterSeq: rs[2].Seq, UpToSeq: forever, Limit: 10},
+			{Route: k.route, Key: "none", UpToSeq: forever, Limit: 10},
+		}, BlockingLimit: 1, Bytes: 1 << 20})
+		k.expectWaiting("the record that blocks a key, before the range that was asked for", p.Keys[0].Blocking, c.want...)
+		k.expectWaiting("the record that blocks an unused key", p.Keys[1].Blocking)
 		got := ids(p.Keys[0].Records)
 		k.failIf(!slices.Equal(got, ids(rs[3:])), "the records of a key behind the third were asked for: got %s, want [3]", suitetest.Names(got, ids(rs)))
 	}
@@ -166,8 +166,8 @@ func againLeavesOutWhatIsGone(k *kit) {
 		want := map[int64]core.Session{rs[3].Seq: m.self.Session, rs[4].Seq: 0}
 		k.failIf(fmt.Sprint(live) != fmt.Sprint(want),
 			"asked again for one published, one abandoned, one that waits, one held, one ready and two that never were: sequences and holders are %v, want %v", live, want)
-		k.failIf(len(p.RecheckedBlocked) != 1 || p.RecheckedBlocked[0].Seq != rs[2].Seq || p.RecheckedBlocked[0].Why != core.BlockedByRetry || p.RecheckedBlocked[0].Key != "k",
-			"asked again for one that waits for its next attempt, and others: %+v wait", p.RecheckedBlocked)
+		k.failIf(len(p.RecheckedBlocking) != 1 || p.RecheckedBlocking[0].Seq != rs[2].Seq || p.RecheckedBlocking[0].Why != core.BlockedByRetry || p.RecheckedBlocking[0].Key != "k",
+			"asked again for one that waits for its next attempt, and others: %+v wait", p.RecheckedBlocking)
 	}
 }
 
@@ -183,9 +183,9 @@ func holdOfGoneSessionIsNone(k *kit) {
 		}
 		m.hold(rs[1].Ref)
 		end(m)
-		by.claim(core.AllSlots)
-		p := by.read(core.ReadRequest{NewlyOwned: []core.RouteSlots{k.all()}, Ranges: []core.Range{wide(k.all())}, BlockedLimit: 100, Bytes: 1 << 20})
-		k.expectWaiting("its holder is gone", p.Blocked, waits(&rs[0], core.BlockedByRetry, 0, by.version(rs[0].Ref)))
+		by.takeOwnership(core.AllSlots)
+		p := by.read(core.ReadRequest{NewlyOwned: []core.RouteSlots{k.all()}, Ranges: []core.Range{wide(k.all())}, BlockingLimit: 100, Bytes: 1 << 20})
+		k.expectWaiting("its holder is gone", p.Blocking, waits(&rs[0], core.BlockedByRetry, 0, by.version(rs[0].Ref)))
 		for _, r := range p.Ranges[0].Records {
 			k.failIf(r.HeldBy != 0, "its holder is gone, and a record is held by session %d", r.HeldBy)
 		}

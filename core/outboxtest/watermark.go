@@ -26,10 +26,10 @@ func lastCoversThePage(k *kit) {
 	last := int64(0)
 	for range 5 {
 		rs := m.some(3)
-		p := m.read(core.ReadRequest{SeenSeq: last, BlockedLimit: 1, Bytes: 1})
+		p := m.read(core.ReadRequest{KnownLastSeq: last, BlockingLimit: 1, Bytes: 1})
 		k.failIf(p.LastSeq < rs[2].Seq || p.LastSeq < last,
 			"a page says that the last number is %d; %d was seen before, and %d in a record", p.LastSeq, last, rs[2].Seq)
-		k.failIf(p.UpperTx == 0, "numbers were drawn since the caller saw %d, and the page has no Upper", last)
+		k.failIf(p.LastSeqXmax == 0, "numbers were drawn since the caller saw %d, and the page has no Upper", last)
 		last = p.LastSeq
 	}
 }
@@ -52,14 +52,14 @@ type watch struct {
 
 // see takes in a page: it returns the number up to which everything was shown, by this page at the latest.
 func (w *watch) see(p *core.ReadResult) int64 {
-	if p.UpperTx != 0 {
-		w.open = append(w.open, pending{last: p.LastSeq, from: p.NextTx, upper: p.UpperTx, running: slices.Clone(p.RunningTxs)})
+	if p.LastSeqXmax != 0 {
+		w.open = append(w.open, pending{last: p.LastSeq, from: p.SnapshotXmax, upper: p.LastSeqXmax, running: slices.Clone(p.RunningTxs)})
 	}
 	w.last = max(w.last, p.LastSeq)
-	lives := func(id int64) bool { return id >= p.NextTx || slices.Contains(p.RunningTxs, id) }
+	lives := func(id int64) bool { return id >= p.SnapshotXmax || slices.Contains(p.RunningTxs, id) }
 	w.open = slices.DeleteFunc(w.open, func(o pending) bool {
 		ended := !slices.ContainsFunc(o.running, func(id int64) bool { return id < o.upper && lives(id) })
-		ended = ended && (o.from >= o.upper || p.NextTx >= o.upper) &&
+		ended = ended && (o.from >= o.upper || p.SnapshotXmax >= o.upper) &&
 			!slices.ContainsFunc(p.RunningTxs, func(id int64) bool { return id >= o.from && id < o.upper })
 		if ended {
 			w.settled = max(w.settled, o.last)
@@ -72,7 +72,7 @@ func (w *watch) see(p *core.ReadResult) int64 {
 // page reads all records, in one page, and follows its transaction ids.
 func (w *watch) page(m *member) (rs []core.Record, settled int64) {
 	request := w.k.everything()
-	request.SeenSeq = w.last
+	request.KnownLastSeq = w.last
 	p := m.read(request)
 	return p.Ranges[0].Records, w.see(&p)
 }

@@ -25,7 +25,7 @@ type MembershipTx interface {
 	// Save stores partitions, which are new or have changed. If an owner has released its partition meanwhile, that
 	// stays.
 	Save(ctx context.Context, partitions []core.PartitionState) error
-	// Retire deletes the partitions of a route. The route keeps ReadAfter, UncertainUpTo and Term.
+	// Retire deletes the partitions of a route. The route keeps ReadAfter, MaybeOutUpTo and Term.
 	Retire(ctx context.Context, kept core.PartitionState) error
 }
 
@@ -44,7 +44,7 @@ type heartbeat struct {
 //	partitions are made, for routes that have none, unless the caller leaves
 //	evictions: of members whose number of heartbeats is still the given one
 //	transfers: of partitions that From owns, to a member or to none
-//	the caller's own ReadAfter and UncertainUpTo, unless the call is late
+//	the caller's own ReadAfter and MaybeOutUpTo, unless the call is late
 //	suspicions: of members that have the given presence
 //	the caller leaves
 //	partitions end, of routes that no member serves and of which no member owns one
@@ -112,8 +112,8 @@ func (t *heartbeat) makePartitions(ctx context.Context) error {
 			at = len(t.now.Partitions)
 		}
 		var made []core.PartitionState
-		for _, u := range core.SplitPartitions(sv.Route, sv.Partitions) {
-			made = append(made, core.PartitionState{Partition: u, Term: kept.Term + 1, ReadAfter: kept.ReadAfter, UncertainUpTo: kept.UncertainUpTo})
+		for _, u := range core.SplitPartitions(sv.Route, sv.InitialPartitions) {
+			made = append(made, core.PartitionState{Partition: u, Term: kept.Term + 1, ReadAfter: kept.ReadAfter, MaybeOutUpTo: kept.MaybeOutUpTo})
 			t.changed[u] = true
 		}
 		t.now.Partitions = slices.Insert(t.now.Partitions, at, made...)
@@ -141,7 +141,7 @@ func (t *heartbeat) end(ctx context.Context, session core.Session, died bool) er
 	for i := range t.now.Partitions {
 		if u := &t.now.Partitions[i]; u.Owner == session {
 			if died {
-				u.UncertainUpTo = max(u.UncertainUpTo, last)
+				u.MaybeOutUpTo = max(u.MaybeOutUpTo, last)
 			}
 			t.give(u, 0)
 		}
@@ -167,7 +167,7 @@ func (t *heartbeat) transfer(ctx context.Context) error {
 		u := &t.now.Partitions[at]
 		if m.From == m.To {
 			if m.To == self.Session && t.Self.Heartbeats >= self.Heartbeats {
-				u.ReadAfter, u.UncertainUpTo, t.changed[u.Partition] = m.ReadAfter, m.UncertainUpTo, true
+				u.ReadAfter, u.MaybeOutUpTo, t.changed[u.Partition] = m.ReadAfter, m.MaybeOutUpTo, true
 			}
 			continue
 		}
@@ -204,7 +204,7 @@ func (t *heartbeat) leave(ctx context.Context) error {
 }
 
 // retire ends the partitions of routes that no member serves or owns. Their next owners need the least ReadAfter and
-// the greatest UncertainUpTo of them, and a later term.
+// the greatest MaybeOutUpTo of them, and a later term.
 func (t *heartbeat) retire(ctx context.Context) error {
 	used := map[string]bool{}
 	for i := range t.now.Members {
@@ -222,7 +222,7 @@ func (t *heartbeat) retire(ctx context.Context) error {
 		}
 		if n := len(gone); n > 0 && gone[n-1].Partition.Route == u.Partition.Route {
 			k := &gone[n-1]
-			k.ReadAfter, k.UncertainUpTo, k.Term = min(k.ReadAfter, u.ReadAfter), max(k.UncertainUpTo, u.UncertainUpTo), max(k.Term, u.Term)
+			k.ReadAfter, k.MaybeOutUpTo, k.Term = min(k.ReadAfter, u.ReadAfter), max(k.MaybeOutUpTo, u.MaybeOutUpTo), max(k.Term, u.Term)
 		} else {
 			gone = append(gone, u)
 		}

@@ -34,7 +34,7 @@ func (s *store) Suspect(_ context.Context, session core.Session) error {
 
 func (s *store) Kept(_ context.Context, route string) (core.PartitionState, error) {
 	s.call("kept %s", route)
-	return core.PartitionState{ReadAfter: 3, UncertainUpTo: 4, Term: 5}, nil
+	return core.PartitionState{ReadAfter: 3, MaybeOutUpTo: 4, Term: 5}, nil
 }
 
 func (s *store) End(_ context.Context, session core.Session, died bool) (last int64, ok bool, err error) {
@@ -60,13 +60,13 @@ func (s *store) Retire(_ context.Context, kept core.PartitionState) error {
 }
 
 func text(u core.PartitionState) string {
-	return fmt.Sprintf("%s %d-%d of %d term %d readAfter %d uncertain %d", u.Partition.Route, u.Partition.From, u.Partition.To, u.Owner, u.Term, u.ReadAfter, u.UncertainUpTo)
+	return fmt.Sprintf("%s %d-%d of %d term %d readAfter %d uncertain %d", u.Partition.Route, u.Partition.From, u.Partition.To, u.Owner, u.Term, u.ReadAfter, u.MaybeOutUpTo)
 }
 
 func member(session core.Session, heartbeats int64, routes ...string) core.Member {
 	m := core.Member{Session: session, Heartbeats: heartbeats, Presence: 7}
 	for _, r := range routes {
-		m.Routes = append(m.Routes, core.ServedRoute{Route: r, Partitions: 1})
+		m.Routes = append(m.Routes, core.ServedRoute{Route: r, InitialPartitions: 1})
 	}
 	return m
 }
@@ -103,7 +103,7 @@ func TestHeartbeat(t *testing.T) {
 			[]string{"renew 3 heartbeats 1 suspected false joins true", "kept s", "save s 0-64 of 0 term 6 readAfter 3 uncertain 4"},
 		},
 		{"a newcomer that takes", core.HeartbeatRequest{Self: member(3, 1, "s"), Join: true, Transfers: []core.Transfer{
-			{Partition: core.Partition{Route: "s", To: 64}, To: 3}, {Partition: core.Partition{Route: "s", To: 64}, From: 3, To: 3, ReadAfter: 9, UncertainUpTo: 1},
+			{Partition: core.Partition{Route: "s", To: 64}, To: 3}, {Partition: core.Partition{Route: "s", To: 64}, From: 3, To: 3, ReadAfter: 9, MaybeOutUpTo: 1},
 		}}, 0, true, []string{
 			"renew 3 heartbeats 1 suspected false joins true", "kept s", "move 0 to 3", "save s 0-64 of 3 term 7 readAfter 9 uncertain 1",
 		}},
@@ -125,7 +125,7 @@ func TestHeartbeat(t *testing.T) {
 			[]string{"end 1 died true", "save r 0-32 of 0 term 3 readAfter 10 uncertain 99"},
 		},
 		{"hints", core.HeartbeatRequest{Self: member(1, 5), Transfers: []core.Transfer{
-			{Partition: first, From: 1, To: 1, ReadAfter: 7, UncertainUpTo: 6}, {Partition: second, From: 2, To: 2, ReadAfter: 7}, {Partition: second, From: 1, To: 1, ReadAfter: 7},
+			{Partition: first, From: 1, To: 1, ReadAfter: 7, MaybeOutUpTo: 6}, {Partition: second, From: 2, To: 2, ReadAfter: 7}, {Partition: second, From: 1, To: 1, ReadAfter: 7},
 		}}, 0, true, []string{"save r 0-32 of 1 term 2 readAfter 7 uncertain 6"}},
 		{"late hints", core.HeartbeatRequest{Self: member(1, 4), Transfers: []core.Transfer{{Partition: first, From: 1, To: 1, ReadAfter: 7}}}, 0, true, nil},
 		{"moves", core.HeartbeatRequest{Self: member(1, 5), Transfers: []core.Transfer{
@@ -156,7 +156,7 @@ func TestHeartbeat(t *testing.T) {
 			flagged := member(1, 5, "r")
 			flagged.Suspected = true
 			now := core.Membership{Members: []core.Member{flagged, member(2, 5, "r")}, Partitions: []core.PartitionState{
-				{Partition: first, Owner: 1, Term: 2, ReadAfter: 10, UncertainUpTo: 1}, {Partition: second, Owner: 2, Term: 2, ReadAfter: 20, UncertainUpTo: 2},
+				{Partition: first, Owner: 1, Term: 2, ReadAfter: 10, MaybeOutUpTo: 1}, {Partition: second, Owner: 2, Term: 2, ReadAfter: 20, MaybeOutUpTo: 2},
 			}}
 			s := &store{locked: tc.locked}
 			if err := rules.Heartbeat(t.Context(), s, &now, &tc.m); err != nil {

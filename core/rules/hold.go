@@ -20,7 +20,7 @@ func Hold(r *Row, ref core.Ref, self core.Session, owns, locked bool) (holdStatu
 	case !owns:
 		return core.HoldGone, false
 	case r.Holder != 0 || locked:
-		return core.HoldLocked, false
+		return core.HoldSkipped, false
 	}
 	return core.HoldGranted, true
 }

@@ -62,8 +62,8 @@ func (r *Row) Is(ref core.Ref) bool { return r.Live() && r.Ref == ref }
 // served.
 type Partition struct {
 	Owner core.Session
-	// UncertainUpTo is core.PartitionState.UncertainUpTo; that of the route while it has no partitions.
-	UncertainUpTo int64
+	// MaybeOutUpTo is core.PartitionState.MaybeOutUpTo; that of the route while it has no partitions.
+	MaybeOutUpTo int64
 }
 
 // Shown returns the state of r as operators see it: a record that a member holds is processing.
@@ -88,4 +88,4 @@ func (r *Row) Counted(due bool) (state core.State, reason waybill.Reason, isDue 
 }
 
 // Suspects reports whether a member that died can have had r out, and no crash window has passed it since.
-func (u Partition) Suspects(r *Row) bool { return !r.Timer() && r.Seq <= u.UncertainUpTo }
+func (u Partition) Suspects(r *Row) bool { return !r.Timer() && r.Seq <= u.MaybeOutUpTo }

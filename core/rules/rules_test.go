@@ -25,7 +25,7 @@ func held(r *rules.Row)  { r.Holder = 1 }
 
 func TestCancellation(t *testing.T) {
 	t.Parallel()
-	window := rules.Partition{Owner: 1, UncertainUpTo: 10}
+	window := rules.Partition{Owner: 1, MaybeOutUpTo: 10}
 	for _, tc := range []struct {
 		name      string
 		fn        func(r *rules.Row)
@@ -67,8 +67,8 @@ func TestHold(t *testing.T) {
 		{"ended", row(func(r *rules.Row) { r.State = core.StatePublished }), ref, true, false, core.HoldGone, false},
 		{"its own, of another partition, locked", row(held), ref, false, true, core.HoldGranted, false},
 		{"of another partition", row(nil), ref, false, false, core.HoldGone, false},
-		{"another's", row(func(r *rules.Row) { r.Holder = 2 }), ref, true, false, core.HoldLocked, false},
-		{"locked", row(nil), ref, true, true, core.HoldLocked, false},
+		{"another's", row(func(r *rules.Row) { r.Holder = 2 }), ref, true, false, core.HoldSkipped, false},
+		{"locked", row(nil), ref, true, true, core.HoldSkipped, false},
 		{"free", row(nil), ref, true, false, core.HoldGranted, true},
 	} {
 		if holdStatus, writes := rules.Hold(tc.r, tc.ref, 1, tc.owns, tc.locked); holdStatus != tc.want || writes != tc.writes {

@@ -51,7 +51,7 @@ type broken struct {
 	last map[int64]core.Record // by sequence
 	mark int64
 
-	heads   []core.BlockedRecord
+	heads   []core.BlockingRecord
 	crashes int
 	waiting []string      // the routes of a Wait
 	left    []core.Notice // of decisions

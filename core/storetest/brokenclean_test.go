@@ -58,7 +58,7 @@ func owning(ctx context.Context, b *broken, owner string, lease time.Duration) (
 	self := core.Member{Session: 1, Heartbeats: 1, Lease: time.Hour}
 	for _, c := range counts {
 		if !slices.ContainsFunc(membership.Partitions, func(u core.PartitionState) bool { return u.Partition.Route == c.Route }) {
-			self.Routes = append(self.Routes, core.ServedRoute{Route: c.Route, Partitions: 1})
+			self.Routes = append(self.Routes, core.ServedRoute{Route: c.Route, InitialPartitions: 1})
 		}
 	}
 	if membership, err = b.inner.Heartbeat(ctx, core.HeartbeatRequest{Self: self, Join: true}); err != nil {

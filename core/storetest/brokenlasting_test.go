@@ -38,14 +38,14 @@ func highest(counts func(s core.State) bool) broken {
 
 // sticky answers a blocking head for ever, once it has been seen.
 var sticky = broken{page: func(b *broken, p *core.ReadResult) {
-	for _, w := range p.Blocked {
+	for _, w := range p.Blocking {
 		if w.Why == core.BlockedByAbandoned {
 			b.heads = append(b.heads, w)
 		}
 	}
 	for _, w := range b.heads {
-		if !slices.ContainsFunc(p.Blocked, func(x core.BlockedRecord) bool { return x.Ref == w.Ref }) {
-			p.Blocked = append(p.Blocked, w)
+		if !slices.ContainsFunc(p.Blocking, func(x core.BlockingRecord) bool { return x.Ref == w.Ref }) {
+			p.Blocking = append(p.Blocking, w)
 		}
 	}
 }}
@@ -89,7 +89,7 @@ func onlyLast(ctx context.Context, b *broken, limit time.Duration) (core.WakeCau
 func noTimersMeanwhile(ctx context.Context, b *broken, limit time.Duration) (core.WakeCause, error) {
 	end := time.Now().Add(limit)
 	cause, err := b.inner.Wait(ctx, b.waiting, limit)
-	if err != nil || cause != core.WakeTimer {
+	if err != nil || cause != core.WakeLimit {
 		return cause, err
 	}
 	return sleepThrough(ctx, b, time.Until(end))

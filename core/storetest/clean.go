@@ -216,7 +216,7 @@ func cleanLeavesOwned(k *kit) {
 	k.clean()
 	k.join.Do(func() {}) // not the driver
 	self := newDriver(k.store).self
-	self.Routes = []core.ServedRoute{{Route: k.route, Partitions: 2}}
+	self.Routes = []core.ServedRoute{{Route: k.route, InitialPartitions: 2}}
 	heartbeat := func(m core.HeartbeatRequest) core.Membership {
 		self.Heartbeats++
 		m.Self = self

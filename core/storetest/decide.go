@@ -119,8 +119,8 @@ func decideThroughOwner(k *kit) {
 	k.failIf(n > 0, "decisions were carried out, and %d notices are left", n)
 	k.drainIDs(ids[2:])
 	if _, ok := core.As[admin.Redriver](k.store); ok {
-		parked := admin.Filter{Reasons: []waybill.Reason{waybill.ReasonSetAside}}
-		k.redriven("a parked one by force", admin.RedriveRequest{Filter: parked, Force: true}, 1, nil)
+		aside := admin.Filter{Reasons: []waybill.Reason{waybill.ReasonSetAside}}
+		k.redriven("one that is set aside by force", admin.RedriveRequest{Filter: aside, Force: true}, 1, nil)
 		k.drainIDs(ids[1:2])
 	}
 }

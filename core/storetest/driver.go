@@ -53,7 +53,7 @@ func (d *driver) serve(ctx context.Context, route string) error {
 	if d.serves(route) {
 		return nil
 	}
-	d.self.Routes = append(d.self.Routes, core.ServedRoute{Route: route, Partitions: 2})
+	d.self.Routes = append(d.self.Routes, core.ServedRoute{Route: route, InitialPartitions: 2})
 	return d.join(ctx)
 }
 
@@ -162,10 +162,10 @@ func (d *driver) hand(ctx context.Context, route string, n int, blocks []string)
 }
 
 // read returns the ready records of route and those that block its keys.
-func (d *driver) read(ctx context.Context, route string, blocks []string) (ready []core.Record, waiting []core.BlockedRecord, err error) {
+func (d *driver) read(ctx context.Context, route string, blocks []string) (ready []core.Record, waiting []core.BlockingRecord, err error) {
 	request := core.ReadRequest{
-		NewlyOwned: all(route), BlockedLimit: pageSize, BlockingRoutes: blocks,
-		Ranges: []core.Range{{RouteSlots: all(route)[0], To: math.MaxInt64, Limit: pageSize}}, Bytes: math.MaxInt32,
+		NewlyOwned: all(route), BlockingLimit: pageSize, BlockingRoutes: blocks,
+		Ranges: []core.Range{{RouteSlots: all(route)[0], UpToSeq: math.MaxInt64, Limit: pageSize}}, Bytes: math.MaxInt32,
 	}
 	for n := 0; ; n++ {
 		p, err := d.store.Read(ctx, d.self.Session, request)
@@ -179,19 +179,19 @@ func (d *driver) read(ctx context.Context, route string, blocks []string) (ready
 		case len(p.Ranges) != len(request.Ranges):
 			return nil, nil, fmt.Errorf("%d answers to %d ranges", len(p.Ranges), len(request.Ranges))
 		}
-		if p.MoreBlocked && len(p.Blocked) == 0 {
+		if p.MoreBlocking && len(p.Blocking) == 0 {
 			return nil, nil, errors.New("a page has no waiting record and says that there are more")
 		}
-		waiting = append(waiting, p.Blocked...)
-		if p.MoreBlocked {
-			request.NewlyOwnedAfter = p.Blocked[len(p.Blocked)-1].Seq
+		waiting = append(waiting, p.Blocking...)
+		if p.MoreBlocking {
+			request.NewlyOwnedAfter = p.Blocking[len(p.Blocking)-1].Seq
 		} else {
 			request.NewlyOwned = nil
 		}
 		rs := p.Ranges[0].Records
 		ready = append(ready, rs...)
 		if len(rs) > 0 {
-			request.Ranges[0].From = rs[len(rs)-1].Seq
+			request.Ranges[0].AfterSeq = rs[len(rs)-1].Seq
 		}
 		if !p.Ranges[0].More && request.NewlyOwned == nil {
 			return ready, waiting, nil
@@ -200,7 +200,7 @@ func (d *driver) read(ctx context.Context, route string, blocks []string) (ready
 }
 
 // choose returns the first n of found that are not out and whose keys nothing holds.
-func (d *driver) choose(found []core.Record, waiting []core.BlockedRecord, retries []core.Record, n int) (chosen []core.Record) {
+func (d *driver) choose(found []core.Record, waiting []core.BlockingRecord, retries []core.Record, n int) (chosen []core.Record) {
 	type key struct{ route, key string }
 	held := map[key]bool{}
 	for _, r := range d.out {

@@ -110,7 +110,7 @@ var faults = []faulty{
 	{"cannot tell what cannot be read", "unreadable-row-is-reported", broken{record: func(r *core.Record) { r.Err = nil }}},
 	{"counts the age from the retry", "age-counts-from-due", broken{record: func(r *core.Record) {
 		if r.Failed {
-			r.Age = 0
+			r.DueFor = 0
 		}
 	}}},
 	{"counts no reasons", "counts-per-state", broken{counts: func(cs []admin.Count) {
@@ -178,7 +178,7 @@ func sleepThrough(ctx context.Context, _ *broken, limit time.Duration) (core.Wak
 	defer t.Stop()
 	select {
 	case <-t.C:
-		return core.WakeTimer, nil
+		return core.WakeLimit, nil
 	case <-ctx.Done():
 		return core.WakeStop, nil
 	}

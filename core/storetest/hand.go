@@ -19,7 +19,7 @@ func (k *kit) try(n int) (out []core.Record) {
 		k.must("hand out", err)
 		for i := range rs {
 			r := &rs[i]
-			k.failIf(r.Route != k.route || r.Age < 0, "a record of route %q with the age %s was handed out on route %q", r.Route, r.Age, k.route)
+			k.failIf(r.Route != k.route || r.DueFor < 0, "a record of route %q with the age %s was handed out on route %q", r.Route, r.DueFor, k.route)
 		}
 		if out = append(out, rs...); len(rs) == 0 {
 			break

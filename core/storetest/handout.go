@@ -93,16 +93,16 @@ func unreadableRowIsReported(k *kit) {
 	k.none("one is abandoned, the others are published")
 }
 
-// Record.Age is the time since the record became due, not since a retry or a hand-out. DB-11.
+// Record.DueFor is the time since the record became due, not since a retry or a hand-out. DB-11.
 func ageCountsFromDue(k *kit) {
 	staged := time.Now()
 	k.stage(k.msg(waybill.Delay(short)))
 	r := k.take(1)[0]
-	k.failIf(r.Age > time.Since(staged)-short+slack, "a record that was due a moment ago has the age %s", r.Age)
+	k.failIf(r.DueFor > time.Since(staged)-short+slack, "a record that was due a moment ago has the age %s", r.DueFor)
 	k.sleep(short)
 	k.retry(r, 0)
 	r = k.take(1)[0]
-	k.failIf(r.Age < short-slack, "a record that was due more than %s ago has the age %s", short, r.Age)
+	k.failIf(r.DueFor < short-slack, "a record that was due more than %s ago has the age %s", short, r.DueFor)
 }
 
 // Counts per route and state, and per reason, follow the records; a held one is processing. Exact for few records.

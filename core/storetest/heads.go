@@ -19,7 +19,7 @@ var headChecks = []named{
 	{"waits-are-explained", waitsAreExplained},
 	{"locks-are-explained", locksAreExplained},
 	{"head-skip", headSkip},
-	{"head-park", headPark},
+	{"head-set-aside", headSetAside},
 	{"head-requeue", headRequeue},
 	{"head-of-abandoned-key", headOfAbandonedKey},
 	{"head-must-be-the-head", headMustBeTheHead},
@@ -141,17 +141,17 @@ func headSkip(k *kit) {
 	k.none("it was skipped")
 }
 
-// A parked head is put aside, its key goes on, and it can be redriven some day, out of order. OR-05 DB-12.
-func headPark(k *kit) {
+// A head is set aside, its key goes on, and it can be redriven some day, out of order. OR-05 DB-12.
+func headSetAside(k *kit) {
 	k.keeper()
 	ids := k.waiting(2, "a")
 	k.decided("a", ids[0], admin.HeadSetAside)
 	k.drainIDs(ids[1:])
 	k.gaveUp(ids[0], waybill.ReasonSetAside, 1)
 	k.redriver()
-	parked := admin.Filter{Reasons: []waybill.Reason{waybill.ReasonSetAside}}
-	k.redriven("a parked one", admin.RedriveRequest{Filter: parked, BlockAfterAbandon: true}, 0, map[string]int{admin.RefusedOrder: 1})
-	k.redriven("a parked one by force", admin.RedriveRequest{Filter: parked, Force: true}, 1, nil)
+	aside := admin.Filter{Reasons: []waybill.Reason{waybill.ReasonSetAside}}
+	k.redriven("one that is set aside", admin.RedriveRequest{Filter: aside, BlockAfterAbandon: true}, 0, map[string]int{admin.RefusedOrder: 1})
+	k.redriven("one that is set aside by force", admin.RedriveRequest{Filter: aside, Force: true}, 1, nil)
 	k.drainIDs(ids[:1])
 }
 
@@ -171,8 +171,8 @@ func headRequeue(k *kit) {
 	k.drainIDs(ids[1:])
 }
 
-// A key that is blocked by an abandoned head goes on after a skip, after a park, and in order after a requeue; the
-// others stay blocked. OR-04 OR-05.
+// A key that is blocked by an abandoned head goes on after a skip, after it is set aside, and in order after a requeue;
+// the others stay blocked. OR-04 OR-05.
 func headOfAbandonedKey(k *kit) {
 	k.keeper()
 	k = k.blocking()

@@ -295,13 +295,13 @@ func TestSuiteNoticesEndlessAnswers(t *testing.T) { // TE-01
 				p.Ranges[i].More = true
 			}
 		}},
-		"more waiting records for ever": {page: func(_ *broken, p *core.ReadResult) { p.MoreBlocked = true }},
+		"more waiting records for ever": {page: func(_ *broken, p *core.ReadResult) { p.MoreBlocking = true }},
 		"more to clean for ever": {clean: func(ctx context.Context, b *broken, owner string, lease time.Duration) (core.Cleaned, error) {
 			done, err := b.inner.Clean(ctx, owner, lease)
 			done.More = true
 			return done, err
 		}},
-		"negative ages": {record: func(r *core.Record) { r.Age = -time.Hour }},
+		"negative ages": {record: func(r *core.Record) { r.DueFor = -time.Hour }},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

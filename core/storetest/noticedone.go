@@ -35,7 +35,7 @@ func (d *driver) carryOut(ctx context.Context, route string) error {
 }
 
 func (d *driver) notices(ctx context.Context, route string) ([]core.Notice, error) {
-	p, err := d.store.Read(ctx, d.self.Session, core.ReadRequest{Slots: all(route), BlockedLimit: pageSize, Bytes: math.MaxInt32})
+	p, err := d.store.Read(ctx, d.self.Session, core.ReadRequest{Slots: all(route), BlockingLimit: pageSize, Bytes: math.MaxInt32})
 	if err != nil {
 		return nil, fmt.Errorf("read notices: %w", err)
 	}
@@ -49,7 +49,7 @@ func (d *driver) decide(ctx context.Context, c *core.Notice) (bool, error) {
 	}
 	ref := core.Ref{Route: c.Route, Seq: c.Seq, ID: c.ID}
 	p, err := d.store.Read(ctx, d.self.Session, core.ReadRequest{
-		Slots: all(c.Route), Recheck: []core.Ref{ref}, BlockedLimit: pageSize,
+		Slots: all(c.Route), Recheck: []core.Ref{ref}, BlockingLimit: pageSize,
 		Bytes: math.MaxInt32,
 	})
 	if err != nil {
@@ -59,8 +59,8 @@ func (d *driver) decide(ctx context.Context, c *core.Notice) (bool, error) {
 	switch {
 	case len(p.Rechecked) > 0:
 		r = p.Rechecked[0]
-	case len(p.RecheckedBlocked) > 0:
-		r.Ref, r.Slot = p.RecheckedBlocked[0].Ref, p.RecheckedBlocked[0].Slot
+	case len(p.RecheckedBlocking) > 0:
+		r.Ref, r.Slot = p.RecheckedBlocking[0].Ref, p.RecheckedBlocking[0].Slot
 	default:
 		return true, nil
 	}

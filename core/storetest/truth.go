@@ -149,7 +149,7 @@ const tablePartitions = 8
 func (k *kit) player() *player {
 	p := &player{k, core.Member{
 		Session: core.Session(rand.Int64N(math.MaxInt64) + 1), Name: "storetest", Lease: Timeout, Capacity: 1, FreeCapacity: 1,
-		Routes: []core.ServedRoute{{Route: k.route, Partitions: tablePartitions}},
+		Routes: []core.ServedRoute{{Route: k.route, InitialPartitions: tablePartitions}},
 	}}
 	p.heartbeat(core.HeartbeatRequest{Join: true})
 	k.mu.Lock()
@@ -266,7 +266,7 @@ func (t *table) windows() {
 	for _, u := range t.self.heartbeat(core.HeartbeatRequest{}).Partitions {
 		n := u.Partition.From / (core.NumSlots / tablePartitions)
 		if u.Partition.Route == t.k.route && n >= 3 && n < 6 {
-			moves = append(moves, core.Transfer{Partition: u.Partition, From: t.self.Session, To: t.self.Session, UncertainUpTo: math.MaxInt32})
+			moves = append(moves, core.Transfer{Partition: u.Partition, From: t.self.Session, To: t.self.Session, MaybeOutUpTo: math.MaxInt32})
 		}
 	}
 	t.self.heartbeat(core.HeartbeatRequest{Transfers: moves})
@@ -325,7 +325,7 @@ func (t *table) read(p *player) {
 	found := 0
 	for after, pages := int64(0), 0; ; pages++ {
 		result := p.look(core.ReadRequest{
-			Ranges: []core.Range{{RouteSlots: all(t.k.route)[0], From: after, To: math.MaxInt64, Limit: pageSize}}, BlockedLimit: pageSize, Bytes: math.MaxInt32,
+			Ranges: []core.Range{{RouteSlots: all(t.k.route)[0], AfterSeq: after, UpToSeq: math.MaxInt64, Limit: pageSize}}, BlockingLimit: pageSize, Bytes: math.MaxInt32,
 		})
 		t.k.failIf(len(result.Ranges) != 1 || pages > maxPages, "read answered %d ranges, want 1, or its pages do not end", len(result.Ranges))
 		for _, rec := range result.Ranges[0].Records {
@@ -362,7 +362,7 @@ func (t *table) know() {
 	for _, r := range t.rows {
 		r.Holder, r.in.Owner = t.session(r.held), t.session(r.partition)
 		if r.careful {
-			r.in.UncertainUpTo = math.MaxInt32
+			r.in.MaybeOutUpTo = math.MaxInt32
 		}
 		if st := stored[r.ID]; st != nil {
 			r.Seq = st.Seq
@@ -442,7 +442,7 @@ func (t *table) seen() map[string]*seen {
 	for i, r := range t.rows {
 		refs[i] = r.Ref
 	}
-	result := t.self.look(core.ReadRequest{Recheck: refs, BlockedLimit: pageSize, Bytes: math.MaxInt32})
+	result := t.self.look(core.ReadRequest{Recheck: refs, BlockingLimit: pageSize, Bytes: math.MaxInt32})
 	for i := range result.Rechecked {
 		r := &result.Rechecked[i]
 		g := of(r.ID)
@@ -450,17 +450,17 @@ func (t *table) seen() map[string]*seen {
 		t.k.failIf(r.Attempts != g.Attempts || r.Crashes != g.Crashes,
 			"a member reads %d attempts and %d crashes, an operator %d and %d", r.Attempts, r.Crashes, g.Attempts, g.Crashes)
 	}
-	for _, w := range result.RecheckedBlocked {
+	for _, w := range result.RecheckedBlocking {
 		g := of(w.ID)
 		g.Waits, g.Holder, g.Version = true, w.HeldBy, w.Version
 	}
 	for more, after, pages := true, int64(0), 0; more; pages++ {
-		result := t.self.look(core.ReadRequest{NewlyOwned: all(t.k.route), NewlyOwnedAfter: after, BlockingRoutes: []string{t.k.route}, BlockedLimit: pageSize, Bytes: math.MaxInt32})
-		for _, w := range result.Blocked {
+		result := t.self.look(core.ReadRequest{NewlyOwned: all(t.k.route), NewlyOwnedAfter: after, BlockingRoutes: []string{t.k.route}, BlockingLimit: pageSize, Bytes: math.MaxInt32})
+		for _, w := range result.Blocking {
 			of(w.ID).Why = w.Why
 			after = max(after, w.Seq)
 		}
-		more = result.MoreBlocked
+		more = result.MoreBlocking
 		t.k.failIf(pages > maxPages, "the pages of what waits do not end")
 	}
 	return out

@@ -59,7 +59,7 @@ func (g *group) Retire(_ context.Context, kept core.PartitionState) error {
 func (g *group) member(name string, partitions int, routes ...string) *core.Member {
 	p := &player{g.k, core.Member{Session: core.Session(rand.Int64N(math.MaxInt64) + 1), Name: name, Heartbeats: 1, Lease: Timeout, Capacity: 2, FreeCapacity: 1}}
 	for _, r := range routes {
-		p.Routes = append(p.Routes, core.ServedRoute{Route: r, Partitions: partitions})
+		p.Routes = append(p.Routes, core.ServedRoute{Route: r, InitialPartitions: partitions})
 	}
 	g.name[p.Session] = name
 	g.k.mu.Lock()
@@ -80,8 +80,8 @@ func (g *group) heartbeat(what string, rows int, m core.HeartbeatRequest) {
 	for i := range g.now.Partitions { // a number that was drawn meanwhile
 		u := &g.now.Partitions[i]
 		at := slices.IndexFunc(got.Partitions, func(o core.PartitionState) bool { return o.Partition == u.Partition })
-		if u.UncertainUpTo == unknownLast && at >= 0 && got.Partitions[at].UncertainUpTo >= g.last {
-			u.UncertainUpTo = got.Partitions[at].UncertainUpTo
+		if u.MaybeOutUpTo == unknownLast && at >= 0 && got.Partitions[at].MaybeOutUpTo >= g.last {
+			u.MaybeOutUpTo = got.Partitions[at].MaybeOutUpTo
 		}
 	}
 	is, want := g.lines(&got), g.lines(&g.now)
@@ -111,7 +111,7 @@ func (g *group) lines(r *core.Membership) []string {
 	}
 	for _, u := range r.Partitions {
 		out = append(out, fmt.Sprintf("partition %s%d-%d of %s in term %d, read_after %d, uncertain_up_to %d",
-			strings.TrimPrefix(u.Partition.Route, g.route), u.Partition.From, u.Partition.To, g.name[u.Owner], u.Term, u.ReadAfter, u.UncertainUpTo))
+			strings.TrimPrefix(u.Partition.Route, g.route), u.Partition.From, u.Partition.To, g.name[u.Owner], u.Term, u.ReadAfter, u.MaybeOutUpTo))
 	}
 	return out
 }
@@ -159,9 +159,9 @@ func rulesMoves(k *kit) {
 					u := g.now.Partitions[partition].Partition
 					partition++
 					begin = append(begin, core.Transfer{Partition: u, From: 0, To: a.Session})
-					hints = append(hints, core.Transfer{Partition: u, From: a.Session, To: a.Session, ReadAfter: int64(partition), UncertainUpTo: int64(partition % 5)},
+					hints = append(hints, core.Transfer{Partition: u, From: a.Session, To: a.Session, ReadAfter: int64(partition), MaybeOutUpTo: int64(partition % 5)},
 						core.Transfer{Partition: u, From: a.Session, To: session(owner)})
-					moves = append(moves, core.Transfer{Partition: u, From: session(from), To: session(to), ReadAfter: int64(100 + partition), UncertainUpTo: 7})
+					moves = append(moves, core.Transfer{Partition: u, From: session(from), To: session(to), ReadAfter: int64(100 + partition), MaybeOutUpTo: 7})
 				}
 			}
 		}
@@ -216,7 +216,7 @@ func rulesRenew(k *kit) {
 								g.heartbeat("join", 0, x)
 							}
 							m.Heartbeats, m.Presence, m.FreeCapacity = 5+by, presence, 2
-							m.Routes = append(m.Routes[:n%2], core.ServedRoute{Route: second, Partitions: 3, Unavailable: n%3 == 0})
+							m.Routes = append(m.Routes[:n%2], core.ServedRoute{Route: second, InitialPartitions: 3, Unavailable: n%3 == 0})
 							what := fmt.Sprintf("known %v, heartbeats by %d, presence %d after 7, flagged %v, join %v, leave %v", known, by, presence, flagged, join, leave)
 							g.heartbeat(what, 1, core.HeartbeatRequest{Self: *m, Join: join, Leave: leave})
 							g.heartbeat(what+", afterwards", 0, core.HeartbeatRequest{Self: core.Member{Session: m.Session}})

@@ -112,7 +112,7 @@ func rulesSettle(k *kit) {
 		return fmt.Sprintf("error %q, due in %s", st.LastError, st.DueIn.Round(far)), fmt.Sprintf("error %q, due in %s", text, due)
 	})
 	t.confirm()
-	t.probe("after a settle")
+	t.cancelAll("after a settle")
 }
 
 // confirm settles what has ended as published, once more.
@@ -271,7 +271,7 @@ func rulesRedrive(k *kit) {
 		}
 		return yes(told(r, r.kind) || told(r, core.NoticeReread) && r.kind == core.NoticeRecord), yes(true)
 	})
-	t.probe("after a redrive")
+	t.cancelAll("after a redrive")
 }
 
 // refuse compares the refusals of a redrive without force with those of admin.RedriveRequest.
@@ -331,7 +331,7 @@ func rulesSweep(k *kit) {
 		}
 		return &r.Row
 	})
-	t.probe("after a cleaning and a redrive")
+	t.cancelAll("after a cleaning and a redrive")
 }
 
 // A decision ends what rules.Decides says, and tells the owner of anything else. OP-18.
@@ -528,8 +528,8 @@ func (t *table) each(when string, fn func(i int, r *truth) (got, want string)) {
 	})
 }
 
-// probe cancels all records, as far as the harness can: the answers tell whether a record may have been sent.
-func (t *table) probe(when string) {
+// cancelAll cancels all records, as far as the harness can: the answers tell whether a record may have been sent.
+func (t *table) cancelAll(when string) {
 	if !t.k.cancels() {
 		return
 	}

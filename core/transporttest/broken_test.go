@@ -293,9 +293,9 @@ var brokenTransports = []fault{
 			a.Verdict = core.VerdictRetry
 		}
 	})}},
-	{"counts free retries as attempts", "retry-free", faults{settle: acked(func(_ *brokenReceiver, a *core.Ack) { a.Free = false })}},
+	{"counts free retries as attempts", "retry-free", faults{settle: acked(func(_ *brokenReceiver, a *core.Ack) { a.SameAttempt = false })}},
 	{"releases what is retried for free", "retry-free", faults{settle: acked(func(_ *brokenReceiver, a *core.Ack) {
-		if a.Free {
+		if a.SameAttempt {
 			a.Verdict = core.VerdictRelease
 		}
 	})}},

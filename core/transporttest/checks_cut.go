@@ -204,7 +204,7 @@ func inOrderOverCut(k *kit) {
 	sub.InOrder = true
 	r := k.subscribeTo(sub)
 	batch := k.oneKey(name+".a", 4)
-	held := k.share(len(batch), r)[0] // fewer, if it holds fewer
+	held := k.receiveAll(len(batch), r)[0] // fewer, if it holds fewer
 	k.cut(func(context.Context) {})
 	ctx, moved, cancel := k.patient(2 * stands)
 	defer cancel()

@@ -35,8 +35,8 @@ func (k *kit) oneKey(topic string, n int) []waybill.Envelope {
 	return batch
 }
 
-// share asks all receivers at the same time until nothing came for a moment, each for at most limit.
-func (k *kit) share(limit int, rs ...core.Receiver) [][]*waybill.Delivery {
+// receiveAll asks all receivers at the same time until nothing came for a moment, each for at most limit.
+func (k *kit) receiveAll(limit int, rs ...core.Receiver) [][]*waybill.Delivery {
 	ctx, cancel := k.within()
 	defer cancel()
 	got := make([][]*waybill.Delivery, len(rs))
@@ -63,7 +63,7 @@ func (k *kit) share(limit int, rs ...core.Receiver) [][]*waybill.Delivery {
 func (k *kit) active(what string, limit int, want []waybill.Envelope, rs ...core.Receiver) (core.Receiver, []*waybill.Delivery) {
 	var r core.Receiver
 	var ds []*waybill.Delivery
-	all := k.share(limit, rs...)
+	all := k.receiveAll(limit, rs...)
 	for i, other := range rs {
 		k.failIf(len(all[i]) > 0 && len(ds) > 0, "%s: two receivers have deliveries of one key at the same time: %s, and %s", what, ids(ds), ids(all[i]))
 		if len(all[i]) > 0 {
@@ -130,7 +130,7 @@ func releaseKeepsOrder(k *kit) {
 	k.needs(k.sub.KeyOrder, "SubscriberTraits.KeyOrder")
 	r, name := k.queue("a")
 	batch := k.oneKey(name+".a", 5)
-	ds := k.share(len(batch), r)[0]
+	ds := k.receiveAll(len(batch), r)[0]
 	k.failIf(len(ds) == 0, "no message came within %s", stands)
 	k.settle(r, acks(core.AckRelease, ds...)...)
 	for i := range ds {

@@ -185,13 +185,13 @@ func TestBroken(t *testing.T) {
 						}
 					}
 				}
-				p.Blocked = slices.DeleteFunc(p.Blocked, func(w core.BlockedRecord) bool { return w.Why == core.BlockedByHold })
+				p.Blocking = slices.DeleteFunc(p.Blocking, func(w core.BlockingRecord) bool { return w.Why == core.BlockedByHold })
 				for i := range p.Ranges {
 					hide(p.Ranges[i].Records)
 				}
 				for i := range p.Keys {
 					hide(p.Keys[i].Records)
-					p.Keys[i].Blocked = slices.DeleteFunc(p.Keys[i].Blocked, func(w core.BlockedRecord) bool { return w.Why == core.BlockedByHold })
+					p.Keys[i].Blocking = slices.DeleteFunc(p.Keys[i].Blocking, func(w core.BlockingRecord) bool { return w.Why == core.BlockedByHold })
 				}
 				hide(p.Rechecked)
 			}}
@@ -229,7 +229,7 @@ func TestBroken(t *testing.T) {
 			if err := fn(ctx, tx); err != nil {
 				return core.InboxNone, err
 			}
-			return core.InboxProcessed, tx.Commit()
+			return core.InboxNew, tx.Commit()
 		})},
 		{"an inbox that keeps the marks of failures", "effects", box(func(s *memory.Store, ctx context.Context, key core.InboxKey, fn func(context.Context, *memory.Tx) error) (core.InboxStatus, error) {
 			st, err := s.Do(ctx, key, func(context.Context, *memory.Tx) error { return nil })
@@ -241,7 +241,7 @@ func TestBroken(t *testing.T) {
 			if err := fn(ctx, tx); err != nil {
 				return core.InboxNone, err
 			}
-			return core.InboxProcessed, tx.Commit()
+			return core.InboxNew, tx.Commit()
 		})},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

@@ -291,7 +291,7 @@ func (w *world) drain() {
 	}
 }
 
-// share waits until the partitions are shared fairly. They are given up one by one.
+// rebalance waits until the partitions are shared fairly. They are given up one by one.
 func (w *world) rebalance() {
 	limit := 10*w.opts.Lease + time.Duration(4*len(w.routes)*w.routes[0].Partitions)*w.store.Latency
 	var unfair error

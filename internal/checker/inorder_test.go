@@ -24,9 +24,9 @@ import (
 	"github.com/waybill-go/waybill/transport/table"
 )
 
-// lane is a history of consumers that keep the order: handlers fail in every way, verdicts cannot be stored for a
+// ordered is a history of consumers that keep the order: handlers fail in every way, verdicts cannot be stored for a
 // while, consumers stop and others go on.
-type lane struct {
+type ordered struct {
 	t       *testing.T
 	rng     *rand.Rand // of the plan, which is made before anything runs
 	stops   int
@@ -40,14 +40,14 @@ type lane struct {
 	mu       sync.Mutex
 	dice     *rand.Rand
 	down     time.Time // until when no verdict is stored
-	msgs     map[string]*laneMessage
-	keys     map[string][]*laneMessage
+	msgs     map[string]*orderedMessage
+	keys     map[string][]*orderedMessage
 	left     int
 	problems []string
 }
 
-// laneMessage is a message and the task of its handler.
-type laneMessage struct {
+// orderedMessage is a message and the task of its handler.
+type orderedMessage struct {
 	id, key string
 	script  []error // of its runs; after the last one nothing more is to come
 	takes   time.Duration
@@ -57,11 +57,11 @@ type laneMessage struct {
 	final   bool // its end was stored
 }
 
-func newLane(t *testing.T, seed uint64) *lane {
+func newOrdered(t *testing.T, seed uint64) *ordered {
 	t.Helper()
-	h := &lane{
+	h := &ordered{
 		t: t, rng: rand.New(rand.NewPCG(seed, 2)), dice: rand.New(rand.NewPCG(seed, 3)),
-		msgs: map[string]*laneMessage{}, keys: map[string][]*laneMessage{}, counter: patience.BudgetOf(t).Counter,
+		msgs: map[string]*orderedMessage{}, keys: map[string][]*orderedMessage{}, counter: patience.BudgetOf(t).Counter,
 	}
 	pick := func(n ...int) int { return n[h.rng.IntN(len(n))] }
 	h.stops, h.rate, h.spell = pick(0, 0, 1, 3), pick(0, 50, 200, 500), time.Duration(pick(0, 100, 2000, 20_000))*time.Millisecond
@@ -106,8 +106,8 @@ func newLane(t *testing.T, seed uint64) *lane {
 }
 
 // message plans one: some failures, outages and delays, and an end.
-func (h *lane) message(i int) *laneMessage {
-	m := &laneMessage{id: fmt.Sprintf("m%03d", i), takes: time.Duration(h.rng.IntN(50)) * time.Millisecond}
+func (h *ordered) message(i int) *orderedMessage {
+	m := &orderedMessage{id: fmt.Sprintf("m%03d", i), takes: time.Duration(h.rng.IntN(50)) * time.Millisecond}
 	if k := h.rng.IntN(8); k > 0 {
 		m.key = "k" + strconv.Itoa(k%3)
 	}
@@ -120,12 +120,12 @@ func (h *lane) message(i int) *laneMessage {
 	return m
 }
 
-func (h *lane) problem(format string, args ...any) {
+func (h *ordered) problem(format string, args ...any) {
 	h.problems = append(h.problems, fmt.Sprintf(format, args...))
 }
 
 // handle is the handler of all messages. It checks the order when it begins.
-func (h *lane) handle(ctx context.Context, d *waybill.Delivery) (waybill.HandlerStatus, error) {
+func (h *ordered) handle(ctx context.Context, d *waybill.Delivery) (waybill.HandlerStatus, error) {
 	h.mu.Lock()
 	m := h.msgs[d.Envelope.ID]
 	m.runs++
@@ -161,7 +161,7 @@ func (h *lane) handle(ctx context.Context, d *waybill.Delivery) (waybill.Handler
 }
 
 // refuses reports whether a verdict cannot be stored now.
-func (h *lane) refuses() bool {
+func (h *ordered) refuses() bool {
 	now := time.Now()
 	if h.calm.Load() {
 		return false
@@ -181,7 +181,7 @@ func (h *lane) refuses() bool {
 // faulty is a bus whose receivers fail to store verdicts.
 type faulty struct {
 	core.Subscriber
-	h *lane
+	h *ordered
 }
 
 func (f faulty) Subscribe(ctx context.Context, sub core.Subscription) (core.Receiver, error) {
@@ -191,7 +191,7 @@ func (f faulty) Subscribe(ctx context.Context, sub core.Subscription) (core.Rece
 
 type faultyReceiver struct {
 	core.Receiver
-	h     *lane
+	h     *ordered
 	count func(call string)
 }
 
@@ -239,7 +239,7 @@ func (r *faultyReceiver) Settle(ctx context.Context, acks []core.Ack) core.Resul
 }
 
 // consume runs a consumer until stop is called.
-func (h *lane) consume() (stop func()) {
+func (h *ordered) consume() (stop func()) {
 	bus := h.bus()
 	c, err := consumer.New(faulty{bus, h}, consumer.Options{
 		Logger: slog.New(slog.DiscardHandler), MeterProvider: noop.NewMeterProvider(), TracerProvider: tracenoop.NewTracerProvider(),
@@ -271,8 +271,8 @@ func (h *lane) consume() (stop func()) {
 	return func() { cancel(); <-ended }
 }
 
-func (h *lane) run() {
-	var plan []*laneMessage
+func (h *ordered) run() {
+	var plan []*orderedMessage
 	for i := range 10 + h.rng.IntN(30) {
 		m := h.message(i)
 		plan = append(plan, m)
@@ -304,7 +304,7 @@ func (h *lane) run() {
 	h.verify(plan)
 }
 
-func (h *lane) verify(plan []*laneMessage) {
+func (h *ordered) verify(plan []*orderedMessage) {
 	for _, m := range plan {
 		again := m.runs - m.cut - len(m.script)
 		switch {
@@ -334,7 +334,7 @@ func TestInOrderHistories(t *testing.T) {
 		var problems []string
 		synctest.Test(t, func(t *testing.T) {
 			patience.BudgetOf(t).Time(2*time.Minute, "the trouble, retries in place of seconds, and what is left: 34 s at most in 100 histories")
-			h := newLane(t, first+i)
+			h := newOrdered(t, first+i)
 			h.run()
 			problems = h.problems
 		})

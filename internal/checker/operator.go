@@ -6,7 +6,8 @@ import (
 	"github.com/waybill-go/waybill"
 )
 
-// Decide makes an operator's decision by means of fn: the message was skipped or parked (reason), or requeued (none).
+// Decide makes an operator's decision by means of fn: the message was skipped or set aside (reason), or requeued
+// (none).
 func (l *Ledger) Decide(ref Ref, reason waybill.Reason, forced bool, fn func() (done bool)) {
 	var done bool
 	l.Do(func() { done = fn() }, func() {

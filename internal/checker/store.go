@@ -181,7 +181,7 @@ func (s *Store) Wait(ctx context.Context, routes []string, limit time.Duration) 
 	switch {
 	case s.p.dead.Load(), s.p.isCut():
 		pause(ctx, limit)
-		return core.WakeTimer, nil
+		return core.WakeLimit, nil
 	case d.Roll(s.f.Before):
 		return "", errDown
 	case d.Roll(s.f.Partial):

@@ -25,7 +25,7 @@ func contributed() []mutant {
 		mutant{id: "nats-pull-large", fault: "a message larger than a pull never comes", file: "contrib/nats/receiver.go", old: "r.large = !r.came", new: "r.large = false", tests: "^TestPullsAreBounded$"},
 		mutant{id: "nats-renew", fault: "what waits for Receive is not renewed", file: "contrib/nats/receiver.go", old: "_ = r.renew(r.life, h)", new: "_ = h", tests: "^TestFetchedIsRenewed$"},
 		mutant{id: "nats-due", fault: "the time of a retry in centuries overflows", file: "contrib/nats/settle.go", old: "now.Add(a.Delay).Add(time.Millisecond-1)", new: "now.Add(a.Delay + time.Millisecond - 1)", tests: "^TestRetryInCenturies$"},
-		mutant{id: "nats-retry-free", fault: "a free retry counts an attempt", file: "contrib/nats/settle.go", old: "same := a.Free || waits", new: "same := waits", tests: "^TestConformance$/^retry-free$"},
+		mutant{id: "nats-retry-free", fault: "a free retry counts an attempt", file: "contrib/nats/settle.go", old: "same := a.SameAttempt || waits", new: "same := waits", tests: "^TestConformance$/^retry-free$"},
 		mutant{id: "nats-repeats", fault: "each repeat of a publish without an answer leaves a copy", file: "contrib/nats/publish.go", old: "ids[i] != \"\" {", new: "ids[i] != \"\" && t == nil {", tests: "^TestConformance$/^publish-again-unanswered$"},
 		mutant{id: "nats-session", fault: "a transport does not replace a connection that the client has given up", file: "contrib/nats/session.go", old: "if t.dialled == \"\" || t.ended() {", new: "if t.dialled != \"\" || t.ended() {", tests: "^TestConnectionIsReplaced$"},
 		mutant{id: "nats-attach", fault: "a receiver stays on a connection that the client has given up", file: "contrib/nats/receiver.go", old: "if s != r.session {", new: "if s == nil {", tests: "^TestConnectionIsReplaced$"},
@@ -36,7 +36,7 @@ func contributed() []mutant {
 	const publish, position, receiver, settle = "contrib/kafka/publish.go", "contrib/kafka/position.go", "contrib/kafka/receiver.go", "contrib/kafka/settle.go"
 	all = append(all, group{pkg: "./contrib/kafka"}.of(
 		mutant{id: "kafka-held-bytes", fault: "each partition holds as many bytes as if it were alone", file: receiver, old: "min(bufferBytes, heldBytes/len(r.positions))", new: "bufferBytes", tests: "^TestPartitionsShareBytes$"},
-		mutant{id: "kafka-retry-free", fault: "a free retry counts an attempt", file: "contrib/kafka/settle.go", old: "if !a.Free {", new: "if a.Delay >= 0 {", tests: "^TestConformance$/^retry-free$"},
+		mutant{id: "kafka-retry-free", fault: "a free retry counts an attempt", file: "contrib/kafka/settle.go", old: "if !a.SameAttempt {", new: "if a.Delay >= 0 {", tests: "^TestConformance$/^retry-free$"},
 		mutant{id: "kafka-receive-bytes", fault: "Receive returns bodies without a bound", file: receiver, old: "if most > 0 && bytes >= most || !p.handOut(e) {", new: "if !p.handOut(e) {", tests: "^TestConformance$/^receive-bytes$"},
 		mutant{id: "kafka-join", fault: "a message that is published again is a second copy", file: publish, old: "old != nil && sameRecord", new: "old != nil && t == nil && sameRecord", tests: "^TestPublishAgain(MakesNoCopies|OnKafka)$"},
 		mutant{id: "kafka-late", fault: "a message that was stored between two tries is sent again", file: publish, old: "if f.waits == 0 && err == nil", new: "if f.waits == 0 && err != nil", tests: "^TestPublishAgainMakesNoCopies$"},

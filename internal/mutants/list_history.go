@@ -11,7 +11,7 @@ func histories() []mutant {
 		mutant{id: "history-blocks", fault: "abandoned records block nothing", file: "dispatch/settle.go", old: "case o.State() == core.StateAbandoned && rt.Blocks &&", new: "case false &&", tests: allHistories},
 		mutant{id: "history-removed", fault: "members are removed at sight", file: "dispatch/peers.go", old: "c.sent.Sub(p.since) < lease:", new: "c.sent.Sub(p.since) < 0:", tests: allHistories},
 		mutant{id: "history-out", fault: "partitions are released without what is out", file: "dispatch/release.go", old: "item.state == itemOut {", new: "item.state == itemOut && false {", tests: allHistories},
-		mutant{id: "history-kept", fault: "partitions are never given up", file: "dispatch/release.go", old: "if u.leaving && !u.tryAt.After(d.now) {", new: "if false {", tests: allHistories},
+		mutant{id: "history-kept", fault: "partitions are never given up", file: "dispatch/release.go", old: "if u.releasing && !u.tryAt.After(d.now) {", new: "if false {", tests: allHistories},
 	)...)
 }
 

@@ -51,7 +51,7 @@ func redis() []mutant {
 		mutant{id: "redis-recover", fault: "what came with a lost answer waits for its time", file: receiver, old: "	if unsure {\n", new: "	if unsure && closed {\n", tests: "^TestLostAnswers$"},
 		mutant{id: "redis-recover-count", fault: "a lost answer counts as a delivery", file: recovered, old: "p[4] - 1)", new: "p[4])", tests: "^TestLostAnswers$"},
 		mutant{id: "redis-unsure", fault: "a settle that happened is told to be lost", file: dir + "settle.go", old: "codeNobodys && !h.unsure", new: "codeNobodys", tests: "^TestLostAnswers$"},
-		mutant{id: "redis-retry-free", fault: "a free retry counts an attempt", file: dir + "settle.go", old: "if !a.Free {", new: "if a.Delay >= 0 {", tests: "^TestConformance$"},
+		mutant{id: "redis-retry-free", fault: "a free retry counts an attempt", file: dir + "settle.go", old: "if !a.SameAttempt {", new: "if a.Delay >= 0 {", tests: "^TestConformance$"},
 		mutant{id: "redis-leave", fault: "a receiver that closes keeps what it held", file: leave, old: "release_held(KEYS[1], ARGV[1], 0)", new: "", tests: "^TestConformance$"},
 		mutant{id: "redis-renew-active", fault: "a renewal in order does not keep the receiver active", file: dir + "lua/renew.lua", old: "if redis.call('GET', KEYS[2]) == ARGV[1] then", new: "if redis.call('GET', KEYS[2]) == 'never' then", tests: "^TestInOrderRenewed$"},
 		mutant{id: "redis-leave-active", fault: "a receiver in order that closes keeps the others waiting", file: leave, old: "if redis.call('GET', KEYS[3]) == ARGV[1] then", new: "if redis.call('GET', KEYS[3]) == 'never' then", tests: "^TestInOrderLeaves$"},

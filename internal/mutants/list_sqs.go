@@ -14,7 +14,7 @@ func queued() []mutant {
 		mutant{id: "repeats-bound", fault: "the memory of repeats has no bound", file: "core/repeats/repeats.go", old: "len(m.ids) >= maxMessages", new: "len(m.ids) < 0", tests: "^TestMemoryIsBounded$"},
 	)...)
 	return append(client, group{pkg: "./transport/sqs"}.of(
-		mutant{id: "sqs-retry-free", fault: "a free retry counts an attempt", file: "transport/sqs/copies.go", old: "a.Free || due >", new: "due >", tests: "^TestConformance$/^standard$/^retry-free$"},
+		mutant{id: "sqs-retry-free", fault: "a free retry counts an attempt", file: "transport/sqs/copies.go", old: "a.SameAttempt || due >", new: "due >", tests: "^TestConformance$/^standard$/^retry-free$"},
 		mutant{id: "sqs-repeats", fault: "each repeat of a publish without an answer leaves a copy", file: "transport/sqs/publish.go", old: "cmp.Or(p.t.repeats.ID(e), waybill.NewID())", new: "cmp.Or(waybill.NewID(), p.t.repeats.ID(e))", tests: "^TestConformance$/^fifo$/^publish-again-unanswered$"},
 		mutant{id: "sqs-rates", fault: "few requests for messages are in progress", file: "transport/sqs/receiver.go", old: "const maxPolls = 16", new: "const maxPolls = 2", tests: "^TestNearBest$"},
 		mutant{id: "sqs-rates-requests", fault: "few requests to send are in progress", file: "transport/sqs/options.go", old: "DefaultRequests      = 32", new: "DefaultRequests      = 8", tests: "^TestNearBest$"},

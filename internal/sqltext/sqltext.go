@@ -44,7 +44,7 @@ func Words() []string {
 		"{tell_key}", number(core.NoticeKey), "{tell_record}", number(core.NoticeRecord),
 		"{tell_from}", number(core.NoticeReread), "{tell_decide}", number(core.NoticeDecide),
 		"{retrying}", number(core.BlockedByRetry), "{blocking}", number(core.BlockedByAbandoned), "{held}", number(core.BlockedByHold),
-		"{hold_granted}", number(core.HoldGranted), "{hold_locked}", number(core.HoldLocked), "{hold_gone}", number(core.HoldGone),
+		"{hold_granted}", number(core.HoldGranted), "{hold_locked}", number(core.HoldSkipped), "{hold_gone}", number(core.HoldGone),
 		"{done}", number(waybill.CancelDone), "{maybe}", number(waybill.CancelUncertain), "{in_flight}", number(waybill.CancelInFlight),
 	}
 	var terminal, cancelled []string

@@ -99,7 +99,7 @@ func TestCancelInATransaction(t *testing.T) {
 	_, err = other.Cancel(route, "a")
 	k.is("another one would wait", err, core.ErrLocked)
 	k.same("the committed version is read", ids(k.read(1)), []string{"a"})
-	k.fact("it is locked", k.take(1, core.HoldRequest{Refs: []core.Ref{k.get(1, "a").Ref}})[0].Status == core.HoldLocked)
+	k.fact("it is locked", k.take(1, core.HoldRequest{Refs: []core.Ref{k.get(1, "a").Ref}})[0].Status == core.HoldSkipped)
 	k.no(tx.RollbackTo(sp))
 	k.fact("free again", k.take(1, core.HoldRequest{Refs: []core.Ref{k.get(1, "a").Ref}})[0].Status == core.HoldGranted)
 	st, err = tx.Cancel(route, "a")

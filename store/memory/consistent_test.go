@@ -152,7 +152,7 @@ func (w *world) step(d []int) string {
 		return fmt.Sprint(t.Commit())
 	case 7, 8:
 		m := core.HeartbeatRequest{Self: core.Member{Session: self, Heartbeats: int64(d[4])}, Join: true, Leave: d[5]%20 == 0}
-		m.Self.Routes = []core.ServedRoute{{Route: "r", Partitions: 2}}
+		m.Self.Routes = []core.ServedRoute{{Route: "r", InitialPartitions: 2}}
 		for _, u := range core.SplitPartitions("r", 2) {
 			m.Transfers = append(m.Transfers, core.Transfer{Partition: u, To: self})
 		}
@@ -163,15 +163,15 @@ func (w *world) step(d []int) string {
 		return fmt.Sprint(membership, err)
 	case 9, 10:
 		p, err := w.Read(ctx, self, core.ReadRequest{
-			Slots: []core.RouteSlots{part}, NewlyOwned: []core.RouteSlots{part}, Ranges: []core.Range{{RouteSlots: part, To: 1 << 40, Limit: 5}},
-			Keys: []core.KeyRange{{Route: "r", Key: "x", To: 1 << 40, Limit: 3}}, BlockingRoutes: []string{"r"}, BlockedLimit: 3,
+			Slots: []core.RouteSlots{part}, NewlyOwned: []core.RouteSlots{part}, Ranges: []core.Range{{RouteSlots: part, UpToSeq: 1 << 40, Limit: 5}},
+			Keys: []core.KeyRange{{Route: "r", Key: "x", UpToSeq: 1 << 40, Limit: 3}}, BlockingRoutes: []string{"r"}, BlockingLimit: 3,
 		})
 		for _, rs := range p.Ranges {
 			w.old = append(w.old, rs.Records...)
 		}
 		return fmt.Sprint(p, err)
 	case 11, 12:
-		want := core.HoldRequest{Slots: part, KeylessLimit: d[2] % 3, CountDelivery: true}
+		want := core.HoldRequest{KeylessSlots: part, KeylessLimit: d[2] % 3, CountDelivery: true}
 		if len(w.old) > 0 {
 			want.Refs = []core.Ref{w.old[d[4]%len(w.old)].Ref}
 		}

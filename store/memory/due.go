@@ -88,7 +88,7 @@ func (d *dueScan) scan(list []*record, by *index, part core.RouteSlots) []*recor
 
 // isOld reports whether a record came due so long ago that it is not looked for.
 func (d *dueScan) isOld(r *record, part core.RouteSlots) bool {
-	return part.DueWithin > 0 && d.now.Sub(r.due) >= part.DueWithin
+	return part.MaxOverdue > 0 && d.now.Sub(r.due) >= part.MaxOverdue
 }
 
 func (d *dueScan) cut(records []*record) (out []*record, more bool) {

@@ -23,7 +23,7 @@ func TestDueRetries(t *testing.T) {
 	p = k.due(1, 9)
 	k.same("in order of time", ids(p.Retries), []string{"c", "b"})
 	k.fact("held", p.Retries[0].HeldBy == 1 && p.Retries[0].Failed && p.Retries[0].Attempts == 1 &&
-		p.Retries[0].Age == 2500*time.Millisecond)
+		p.Retries[0].DueFor == 2500*time.Millisecond)
 	k.fact("next is exact", p.NextIn == 500*time.Millisecond)
 	k.now = k.now.Add(time.Second)
 	p = k.due(1, 2)
@@ -74,7 +74,7 @@ func TestDueTimers(t *testing.T) {
 	k.fact("one, and none", p.TimersReady == 1 && p.NextIn < 0)
 	k.same("new numbers by due time", ids(k.read(1)), []string{"d", "c", "b", "a"})
 	k.fact("greater than any before", k.get(1, "c").Seq == 5 && k.look(1, core.ReadRequest{}).LastSeq == 7)
-	k.fact("age since due", k.get(1, "c").Age == 2*time.Second && k.get(1, "c").Version == 2)
+	k.fact("age since due", k.get(1, "c").DueFor == 2*time.Second && k.get(1, "c").Version == 2)
 }
 
 func TestDueOfAnother(t *testing.T) {

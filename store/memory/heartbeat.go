@@ -17,7 +17,7 @@ func (s *Store) Heartbeat(ctx context.Context, m core.HeartbeatRequest) (core.Me
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	out := core.Membership{Epoch: s.epoch(), Members: make([]core.Member, 0, len(s.members)), Partitions: []core.PartitionState{}}
+	out := core.Membership{StoreEpoch: s.epoch(), Members: make([]core.Member, 0, len(s.members)), Partitions: []core.PartitionState{}}
 	for _, m := range s.members {
 		member := m.Member
 		member.Routes = slices.Clone(m.Routes)

@@ -33,10 +33,10 @@ func TestHeartbeatOneMoveWins(t *testing.T) {
 	again := move(1)
 	first.Members, again.Members = nil, nil
 	k.fact("a repeated call answers the same", reflect.DeepEqual(first, again))
-	k.heartbeat(core.HeartbeatRequest{Self: member(1, 3, 1), Transfers: []core.Transfer{{Partition: partition, From: 1, To: 1, ReadAfter: 7, UncertainUpTo: 9}}})
+	k.heartbeat(core.HeartbeatRequest{Self: member(1, 3, 1), Transfers: []core.Transfer{{Partition: partition, From: 1, To: 1, ReadAfter: 7, MaybeOutUpTo: 9}}})
 	k.heartbeat(core.HeartbeatRequest{Self: member(2, 3, 1), Transfers: []core.Transfer{{Partition: partition, From: 2, To: 2, ReadAfter: 1}}})
-	k.fact("only the owner stores ReadAfter and UncertainUpTo",
-		owner(k.heartbeat(core.HeartbeatRequest{}), partition) == core.PartitionState{Partition: partition, Owner: 1, Term: 2, ReadAfter: 7, UncertainUpTo: 9})
+	k.fact("only the owner stores ReadAfter and MaybeOutUpTo",
+		owner(k.heartbeat(core.HeartbeatRequest{}), partition) == core.PartitionState{Partition: partition, Owner: 1, Term: 2, ReadAfter: 7, MaybeOutUpTo: 9})
 	k.heartbeat(core.HeartbeatRequest{Self: member(1, 4, 1), Transfers: []core.Transfer{{Partition: partition, From: 1, To: 99}}})
 	k.fact("nobody gives a partition to who is not there", owner(k.heartbeat(core.HeartbeatRequest{}), partition).Owner == 1)
 }
@@ -77,7 +77,7 @@ func TestHeartbeatRemoval(t *testing.T) {
 	}
 	k.fact("a member with other heartbeats is not dead", owner(remove(7), partition).Owner == 1)
 	o := owner(remove(1), partition)
-	k.fact("its partition is free, and uncertain_up_to up to the last number", o == core.PartitionState{Partition: partition, Term: 3, UncertainUpTo: 3})
+	k.fact("its partition is free, and uncertain_up_to up to the last number", o == core.PartitionState{Partition: partition, Term: 3, MaybeOutUpTo: 3})
 	k.fact("its hold counts as a crash", k.state("a").Crashes == 1 && k.state("a").Holder == 0 && k.state("b").Crashes == 0)
 	remove(1)
 	k.fact("once", k.state("a").Crashes == 1)
@@ -99,7 +99,7 @@ func TestHeartbeatLeave(t *testing.T) {
 	k.join(1, partition)
 	k.put(row("a", ""))
 	k.hold(1, k.get(1, "a"))
-	k.heartbeat(core.HeartbeatRequest{Self: member(1, 2, 1), Transfers: []core.Transfer{{Partition: partition, From: 1, To: 1, ReadAfter: 1, UncertainUpTo: 5}}})
+	k.heartbeat(core.HeartbeatRequest{Self: member(1, 2, 1), Transfers: []core.Transfer{{Partition: partition, From: 1, To: 1, ReadAfter: 1, MaybeOutUpTo: 5}}})
 	leave := core.HeartbeatRequest{Self: member(1, 3, 1), Leave: true}
 	r := k.heartbeat(leave)
 	k.fact("it is gone", !r.IsMember && len(r.Members) == 0)
@@ -107,7 +107,7 @@ func TestHeartbeatLeave(t *testing.T) {
 	k.fact("nothing is counted", k.state("a").Crashes == 0 && k.state("a").Holder == 0)
 	k.fact("again: the same", reflect.DeepEqual(r, k.heartbeat(leave)))
 	r = k.heartbeat(core.HeartbeatRequest{Self: member(2, 1, 1), Join: true})
-	k.fact("the next partition is as uncertain_up_to as it was", owner(r, partition) == core.PartitionState{Partition: partition, Term: 4, ReadAfter: 1, UncertainUpTo: 5})
+	k.fact("the next partition is as uncertain_up_to as it was", owner(r, partition) == core.PartitionState{Partition: partition, Term: 4, ReadAfter: 1, MaybeOutUpTo: 5})
 }
 
 func TestHeartbeatFlag(t *testing.T) {

@@ -56,13 +56,13 @@ func (s *Store) holdStatus(r *record, self core.Session, deliver bool) {
 // those that an earlier Hold has passed, then new ones. It also returns the records that it passed, if want asks for
 // them: the caller asks for them by name next time, and so can begin behind them.
 func (s *Store) holdNext(m *member, want *core.HoldRequest) (out []core.HoldResult) {
-	rt := s.routes[want.Slots.Route]
+	rt := s.routes[want.KeylessSlots.Route]
 	if rt == nil || want.KeylessLimit <= 0 {
 		return nil
 	}
 	scope := *want
 	if want.UpToSeq == 0 {
-		scope.AfterSeq, scope.UpToSeq, scope.ExtraSeqs, scope.UnheldLimit = math.MinInt64, math.MaxInt64, nil, 0
+		scope.AfterSeq, scope.UpToSeq, scope.ExtraSeqs, scope.SkippedLimit = math.MinInt64, math.MaxInt64, nil, 0
 	}
 	known := map[int64]string{}
 	for _, ref := range want.ExcludeRefs {
@@ -72,7 +72,7 @@ func (s *Store) holdNext(m *member, want *core.HoldRequest) (out []core.HoldResu
 	}
 	isWanted := func(r *record) bool {
 		id, out := known[r.seq]
-		return r.route == rt && want.Slots.Slots.Has(r.slot) && r.ready() && r.env.Key == "" && (!out || id != r.env.ID)
+		return r.route == rt && want.KeylessSlots.Slots.Has(r.slot) && r.ready() && r.env.Key == "" && (!out || id != r.env.ID)
 	}
 	passed := map[int64]bool{}
 	var asked, mine, found []*record
@@ -111,20 +111,20 @@ func (s *Store) holdNext(m *member, want *core.HoldRequest) (out []core.HoldResu
 	}
 	for _, r := range asked {
 		if !picked[r] {
-			out = append(out, core.HoldResult{Ref: r.ref(), Status: core.HoldLocked})
+			out = append(out, core.HoldResult{Ref: r.ref(), Status: core.HoldSkipped})
 		}
 	}
 	if len(found) == want.KeylessLimit {
 		scope.UpToSeq = min(scope.UpToSeq, slices.MaxFunc(found, bySeq).seq)
 	}
 	for r := range rt.ready.after(0, scope.AfterSeq) {
-		if scope.UnheldLimit--; scope.UnheldLimit < 0 || r.seq > scope.UpToSeq {
+		if scope.SkippedLimit--; scope.SkippedLimit < 0 || r.seq > scope.UpToSeq {
 			break
 		}
 		if isWanted(r) && !passed[r.seq] && !picked[r] {
-			out = append(out, core.HoldResult{Ref: r.ref(), Status: core.HoldLocked})
+			out = append(out, core.HoldResult{Ref: r.ref(), Status: core.HoldSkipped})
 		} else {
-			scope.UnheldLimit++
+			scope.SkippedLimit++
 		}
 	}
 	now := s.now()

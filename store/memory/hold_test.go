@@ -26,7 +26,7 @@ func TestTakeIsDisjointAndComplete(t *testing.T) {
 		wg.Go(func() {
 			var out []core.Ref
 			for {
-				taken, err := k.Hold(t.Context(), self, core.HoldRequest{Slots: all, KeylessLimit: 3, ExcludeRefs: out, CountDelivery: true})
+				taken, err := k.Hold(t.Context(), self, core.HoldRequest{KeylessSlots: all, KeylessLimit: 3, ExcludeRefs: out, CountDelivery: true})
 				if err != nil || len(taken) == 0 {
 					return
 				}
@@ -55,7 +55,7 @@ func TestTakeAgain(t *testing.T) {
 	k.join(1, partition)
 	k.join(2)
 	k.fill(5)
-	want := core.HoldRequest{Slots: all, KeylessLimit: 2, CountDelivery: true}
+	want := core.HoldRequest{KeylessSlots: all, KeylessLimit: 2, CountDelivery: true}
 	first, second := k.take(1, want), k.take(1, want)
 	k.fact("a lost answer is answered again", len(second) == 2 && first[0].Ref == second[0].Ref && second[1].Deliveries == 1)
 	want.ExcludeRefs = []core.Ref{first[0].Ref}
@@ -74,12 +74,12 @@ func TestTakeAgain(t *testing.T) {
 		}
 		return g
 	}
-	k.fact("locked, gone, held, held", slices.Equal(holdStatuses(1), []core.HoldStatus{core.HoldLocked, core.HoldGone, core.HoldGranted, core.HoldGranted}))
-	k.fact("the same again", slices.Equal(holdStatuses(1), []core.HoldStatus{core.HoldLocked, core.HoldGone, core.HoldGranted, core.HoldGranted}))
+	k.fact("locked, gone, held, held", slices.Equal(holdStatuses(1), []core.HoldStatus{core.HoldSkipped, core.HoldGone, core.HoldGranted, core.HoldGranted}))
+	k.fact("the same again", slices.Equal(holdStatuses(1), []core.HoldStatus{core.HoldSkipped, core.HoldGone, core.HoldGranted, core.HoldGranted}))
 	k.fact("nothing of another's partition", slices.Equal(holdStatuses(2), []core.HoldStatus{core.HoldGone, core.HoldGone, core.HoldGone, core.HoldGone}))
-	k.fact("locked ones are passed over", len(k.take(2, core.HoldRequest{Slots: all, KeylessLimit: 9})) == 0)
+	k.fact("locked ones are passed over", len(k.take(2, core.HoldRequest{KeylessSlots: all, KeylessLimit: 9})) == 0)
 	tx.Rollback()
-	got := k.take(2, core.HoldRequest{Slots: all, KeylessLimit: 9})
+	got := k.take(2, core.HoldRequest{KeylessSlots: all, KeylessLimit: 9})
 	k.fact("and are there again", len(got) == 1 && got[0].Ref.ID == "m4")
 	k.fact("who holds can settle", k.settle(2, core.Published(got[0].Record))[0] == nil)
 	k.fact("another's hold is locked", k.take(1, core.HoldRequest{Refs: []core.Ref{k.get(1, "m5").Ref}})[0].Status == core.HoldGranted)
@@ -90,8 +90,8 @@ func TestTakeBytes(t *testing.T) {
 	k := newKit(t, memory.Options{})
 	k.join(1)
 	k.fill(5)
-	k.fact("bodies of 4 bytes", len(k.take(1, core.HoldRequest{Slots: all, KeylessLimit: 5, Bytes: 9})) == 2)
-	k.fact("at least one", len(k.take(1, core.HoldRequest{Slots: all, KeylessLimit: 5, Bytes: 1})) == 1)
+	k.fact("bodies of 4 bytes", len(k.take(1, core.HoldRequest{KeylessSlots: all, KeylessLimit: 5, Bytes: 9})) == 2)
+	k.fact("at least one", len(k.take(1, core.HoldRequest{KeylessSlots: all, KeylessLimit: 5, Bytes: 1})) == 1)
 }
 
 func TestTakeHeldByAnother(t *testing.T) {
@@ -100,9 +100,9 @@ func TestTakeHeldByAnother(t *testing.T) {
 	k.join(1, partition)
 	k.join(2)
 	k.fill(1)
-	k.fact("taken", len(k.take(2, core.HoldRequest{Slots: all, KeylessLimit: 1})) == 1)
+	k.fact("taken", len(k.take(2, core.HoldRequest{KeylessSlots: all, KeylessLimit: 1})) == 1)
 	r := k.get(1, "m1")
-	k.fact("held", r.HeldBy == 2 && k.take(1, core.HoldRequest{Refs: []core.Ref{r.Ref}})[0].Status == core.HoldLocked)
+	k.fact("held", r.HeldBy == 2 && k.take(1, core.HoldRequest{Refs: []core.Ref{r.Ref}})[0].Status == core.HoldSkipped)
 	k.bury(1, 2)
 	k.fact("another version after the crash", k.take(1, core.HoldRequest{Refs: []core.Ref{r.Ref}})[0].Status == core.HoldGone)
 	k.fact("free", k.take(1, core.HoldRequest{Refs: []core.Ref{k.get(1, "m1").Ref}})[0].Status == core.HoldGranted)

@@ -37,11 +37,11 @@ func TestRestore(t *testing.T) {
 		k.fact("as it was", reflect.DeepEqual(k.States(), then))
 		k.is("open transactions are gone", tx.Commit(), waybill.ErrClosed)
 		after := k.heartbeat(core.HeartbeatRequest{Self: core.Member{Session: 1}})
-		k.fact("another epoch", after.Epoch != before.Epoch)
-		before.Epoch = after.Epoch
+		k.fact("another epoch", after.StoreEpoch != before.StoreEpoch)
+		before.StoreEpoch = after.StoreEpoch
 		k.fact("partitions and members as they were", reflect.DeepEqual(before, after))
 		p := k.look(1, core.ReadRequest{})
-		k.fact("nobody runs", len(p.RunningTxs) == 0 && p.LastSeq == 4 && p.NextTx == 3)
+		k.fact("nobody runs", len(p.RunningTxs) == 0 && p.LastSeq == 4 && p.SnapshotXmax == 3)
 
 		k.put(row("e", "x"))
 		k.fact("e has the number that d had", k.get(1, "e").Seq == 5)
@@ -77,7 +77,7 @@ func TestDrain(t *testing.T) {
 	k.fill(n / 2)
 	start, got, from := time.Now(), 0, int64(0)
 	for {
-		p := k.look(1, core.ReadRequest{SeenSeq: from, Ranges: []core.Range{{RouteSlots: all, From: from, To: 1 << 60, Limit: 500}}})
+		p := k.look(1, core.ReadRequest{KnownLastSeq: from, Ranges: []core.Range{{RouteSlots: all, AfterSeq: from, UpToSeq: 1 << 60, Limit: 500}}})
 		recs := p.Ranges[0].Records
 		if len(recs) == 0 {
 			break

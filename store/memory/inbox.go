@@ -14,7 +14,7 @@ func (s *Store) Do(ctx context.Context, key core.InboxKey, fn func(ctx context.C
 	}
 	tx := s.Begin()
 	defer tx.Rollback() // nothing is left to roll back after a commit
-	if st, err := s.markKey(ctx, tx, key); err != nil || st != core.InboxProcessed {
+	if st, err := s.markKey(ctx, tx, key); err != nil || st != core.InboxNew {
 		return st, err
 	}
 	if err := fn(ctx, tx); err != nil {
@@ -26,5 +26,5 @@ func (s *Store) Do(ctx context.Context, key core.InboxKey, fn func(ctx context.C
 	if err := tx.Commit(); err != nil {
 		return core.InboxNone, err
 	}
-	return core.InboxProcessed, nil
+	return core.InboxNew, nil
 }

@@ -76,7 +76,7 @@ func (s *Store) markKey(ctx context.Context, tx *Tx, key core.InboxKey) (st core
 			st = key.StatusOfMarked(tx.marked[i].ContentHashBytes())
 			return nil, nil
 		}
-		st = core.InboxProcessed
+		st = core.InboxNew
 		tx.marked = append(tx.marked, key)
 		tx.steps = append(tx.steps, step{kind: stepWrite, undo: func() { tx.marked = tx.marked[:len(tx.marked)-1] }})
 		return nil, nil
@@ -111,7 +111,7 @@ func (s *Store) DoBatch(
 		if err != nil {
 			return nil, err
 		}
-		if statuses[i] = st; st == core.InboxProcessed {
+		if statuses[i] = st; st == core.InboxNew {
 			fresh = append(fresh, i)
 		}
 	}

@@ -18,7 +18,7 @@ const route = "orders"
 // all is every slot of the route, and everything a range of all of it.
 var (
 	all        = core.RouteSlots{Route: route, Slots: core.AllSlots}
-	everything = core.Range{RouteSlots: all, To: math.MaxInt64}
+	everything = core.Range{RouteSlots: all, UpToSeq: math.MaxInt64}
 	partition  = core.Partition{Route: route, From: 0, To: 64}
 	errNo      = errors.New("no")
 )
@@ -99,7 +99,7 @@ func (k *kit) heartbeat(m core.HeartbeatRequest) core.Membership {
 
 // member is a member that serves the route with n partitions.
 func member(session core.Session, heartbeats int64, n int) core.Member {
-	return core.Member{Session: session, Heartbeats: heartbeats, Routes: []core.ServedRoute{{Route: route, Partitions: n}}}
+	return core.Member{Session: session, Heartbeats: heartbeats, Routes: []core.ServedRoute{{Route: route, InitialPartitions: n}}}
 }
 
 // join makes session the owner of partitions.

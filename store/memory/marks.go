@@ -65,7 +65,7 @@ func (m *Marks) BeginMark(ctx context.Context, key core.InboxKey, token string, 
 		return core.InboxNone, errBusyMark
 	}
 	m.put(key, mark{token: token, until: time.Now().Add(lease)})
-	return core.InboxProcessed, nil
+	return core.InboxNew, nil
 }
 
 // FinishMark marks key as done, as core.MarkStore says.

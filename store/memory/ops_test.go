@@ -174,7 +174,7 @@ func TestHeads(t *testing.T) { // OR-05 OP-18
 	k.fact("due: its owner is told", c.Kind == core.NoticeDecide && c.ID == "g" && c.Reason == waybill.ReasonSetAside)
 	g := k.get(1, "g")
 	k.no(k.settle(1, core.Cancel(g, c.Reason), core.DeleteNotice(c))[0])
-	k.fact("parked", k.inspect("g").Reason == waybill.ReasonSetAside)
+	k.fact("set aside", k.inspect("g").Reason == waybill.ReasonSetAside)
 	k.is("not the head", decide("x", "b", admin.HeadSkip), waybill.ErrNotFound)
 	tx := k.Begin()
 	k.no(tx.Lock(route, "a"))

@@ -28,7 +28,7 @@ type route struct {
 
 	partitions []*partition
 	bySlot     [core.NumSlots]*partition
-	kept       core.PartitionState // Low, UncertainUpTo and Term for the next partitions, while there are none
+	kept       core.PartitionState // Low, MaybeOutUpTo and Term for the next partitions, while there are none
 
 	version uint64    // Store.changes when a member last got something to do
 	seen    uint64    // the version that all who own partitions of it have seen

@@ -26,9 +26,9 @@ func (s *Store) Read(ctx context.Context, self core.Session, request core.ReadRe
 		return core.ReadResult{}, nil
 	}
 	rd := reader{s: s, self: self, request: &request, now: s.now()}
-	p := core.ReadResult{IsMember: true, Suspected: m.Suspected, Epoch: s.epoch(), LastSeq: s.seq, NextTx: s.lastTx + 1}
-	if s.seq != request.SeenSeq || s.told != request.SeenNotice {
-		p.UpperTx = p.NextTx
+	p := core.ReadResult{IsMember: true, Suspected: m.Suspected, StoreEpoch: s.epoch(), LastSeq: s.seq, SnapshotXmax: s.lastTx + 1}
+	if s.seq != request.KnownLastSeq || s.told != request.KnownLastNotice {
+		p.LastSeqXmax = p.SnapshotXmax
 	}
 	for _, tx := range s.running {
 		p.RunningTxs = append(p.RunningTxs, tx.id)
@@ -40,7 +40,7 @@ func (s *Store) Read(ctx context.Context, self core.Session, request core.ReadRe
 		}
 		p.Owned = append(p.Owned, own)
 	}
-	p.Blocked, p.MoreBlocked = rd.fresh()
+	p.Blocking, p.MoreBlocking = rd.fresh()
 	for i := range request.Ranges {
 		p.Ranges = append(p.Ranges, rd.span(&request.Ranges[i]))
 		s.looked(m, request.Ranges[i].Route)
@@ -62,8 +62,8 @@ type reader struct {
 }
 
 // fresh returns the waiting records of ReadRequest.NewlyOwned, by sequence.
-func (rd *reader) fresh() (waiting []core.BlockedRecord, more bool) {
-	limit := rd.request.BlockedLimit
+func (rd *reader) fresh() (waiting []core.BlockingRecord, more bool) {
+	limit := rd.request.BlockingLimit
 	for _, part := range merge(rd.request.NewlyOwned) {
 		rt := rd.s.routes[part.Route]
 		if rt == nil {
@@ -83,7 +83,7 @@ func (rd *reader) fresh() (waiting []core.BlockedRecord, more bool) {
 			}
 		}
 	}
-	slices.SortStableFunc(waiting, func(a, b core.BlockedRecord) int { return cmp.Compare(a.Seq, b.Seq) })
+	slices.SortStableFunc(waiting, func(a, b core.BlockingRecord) int { return cmp.Compare(a.Seq, b.Seq) })
 	if limit <= 0 || len(waiting) <= limit {
 		return waiting, false
 	}
@@ -96,12 +96,12 @@ func (rd *reader) span(rg *core.Range) core.Records {
 	if rt == nil {
 		return core.Records{}
 	}
-	leave, skip := set(rg.ExcludeKeys), set(rg.ExcludeSeqs)
-	return rd.collect(rt.ready.after(0, rg.From), rg.To, rg.Limit, func(r *record) bool {
+	exclude, skip := set(rg.ExcludeKeys), set(rg.ExcludeSeqs)
+	return rd.collect(rt.ready.after(0, rg.AfterSeq), rg.UpToSeq, rg.Limit, func(r *record) bool {
 		if !rg.Slots.Has(r.slot) || rg.KeyedOnly && r.env.Key == "" || skip[r.seq] {
 			return false
 		}
-		return r.env.Key == "" || !leave[r.env.Key]
+		return r.env.Key == "" || !exclude[r.env.Key]
 	})
 }
 
@@ -112,12 +112,12 @@ func (rd *reader) key(kr *core.KeyRange) (out core.KeyRecords) {
 		return out
 	}
 	k := rt.keys[kr.Key]
-	got := rd.collect(k.ready.after(0, kr.From), kr.To, kr.Limit, func(*record) bool { return true })
+	got := rd.collect(k.ready.after(0, kr.AfterSeq), kr.UpToSeq, kr.Limit, func(*record) bool { return true })
 	out.Records, out.More = got.Records, got.More
 	block := slices.Contains(rd.request.BlockingRoutes, kr.Route)
 	for r := range k.unready.all() {
 		if w, ok := r.obstructs(rd.self, block); ok {
-			out.Blocked = append(out.Blocked, w)
+			out.Blocking = append(out.Blocking, w)
 		}
 	}
 	return out
@@ -155,10 +155,10 @@ func (rd *reader) again(p *core.ReadResult) {
 		case r.ready(), r.live() && r.holder != 0:
 			p.Rechecked = append(p.Rechecked, r.record(rd.now))
 		case ok:
-			p.RecheckedBlocked = append(p.RecheckedBlocked, w)
+			p.RecheckedBlocking = append(p.RecheckedBlocking, w)
 		case r.retry():
 			w.Why = core.BlockedByRetry // without a key it holds none, and waits all the same
-			p.RecheckedBlocked = append(p.RecheckedBlocked, w)
+			p.RecheckedBlocking = append(p.RecheckedBlocking, w)
 		}
 	}
 }

@@ -20,7 +20,7 @@ func TestReadRange(t *testing.T) {
 		return k.look(1, core.ReadRequest{Ranges: []core.Range{rg}, Bytes: size}).Ranges[0]
 	}
 	k.same("all", ids(read(func(*core.Range) {}, 0).Records), []string{"a", "b", "c", "e"})
-	k.same("from, to", ids(read(func(r *core.Range) { r.From, r.To = 1, 3 }, 0).Records), []string{"b", "c"})
+	k.same("from, to", ids(read(func(r *core.Range) { r.AfterSeq, r.UpToSeq = 1, 3 }, 0).Records), []string{"b", "c"})
 	k.same("left out", ids(read(func(r *core.Range) { r.ExcludeKeys, r.ExcludeSeqs = []string{"x"}, []int64{2} }, 0).Records), []string{"c"})
 	k.same("keyed", ids(read(func(r *core.Range) { r.KeyedOnly = true }, 0).Records), []string{"a", "c", "e"})
 	k.same("slot", ids(read(func(r *core.Range) { r.Slots = 1 << core.SlotOf(route, "x", "") }, 0).Records), []string{"a", "e"})
@@ -43,13 +43,13 @@ func TestReadIsOneSnapshot(t *testing.T) {
 	k.fact("nothing is seen before the commit", len(k.read(1)) == 0)
 	k.put(row("c", ""))
 	p := k.look(1, core.ReadRequest{})
-	k.fact("transaction ids", p.LastSeq == 3 && p.NextTx == 3 && p.UpperTx == 3 && len(p.RunningTxs) == 1 && p.RunningTxs[0] == tx.ID())
-	k.fact("at rest there is no upper bound", k.look(1, core.ReadRequest{SeenSeq: 3}).UpperTx == 0)
+	k.fact("transaction ids", p.LastSeq == 3 && p.SnapshotXmax == 3 && p.LastSeqXmax == 3 && len(p.RunningTxs) == 1 && p.RunningTxs[0] == tx.ID())
+	k.fact("at rest there is no upper bound", k.look(1, core.ReadRequest{KnownLastSeq: 3}).LastSeqXmax == 0)
 	k.no(tx.Commit())
-	p = k.look(1, core.ReadRequest{SeenSeq: 3, Ranges: []core.Range{
-		{RouteSlots: all, To: 1},
-		{RouteSlots: all, From: 1, To: 9},
-	}, Keys: []core.KeyRange{{Route: route, Key: "x", To: 9}}})
+	p = k.look(1, core.ReadRequest{KnownLastSeq: 3, Ranges: []core.Range{
+		{RouteSlots: all, UpToSeq: 1},
+		{RouteSlots: all, AfterSeq: 1, UpToSeq: 9},
+	}, Keys: []core.KeyRange{{Route: route, Key: "x", UpToSeq: 9}}})
 	k.same("range 0", ids(p.Ranges[0].Records), []string{"a"})
 	k.same("range 1", ids(p.Ranges[1].Records), []string{"b", "c"})
 	k.same("key", ids(p.Keys[0].Records), []string{"a", "b"})
@@ -71,35 +71,35 @@ func TestReadWaiting(t *testing.T) {
 	ok, err := k.ReleasePartition(t.Context(), 1, core.PartitionState{Partition: partition, Term: 2, ReadAfter: 0}, []core.Ref{out["b"].Ref, out["d"].Ref})
 	k.fact("given up", ok && err == nil)
 	k.join(2, partition)
-	why := func(list []core.BlockedRecord) (s []string) {
+	why := func(list []core.BlockingRecord) (s []string) {
 		for _, w := range list {
 			s = append(s, w.ID+string(rune('0'+w.Why)))
 		}
 		return s
 	}
 	request := core.ReadRequest{
-		Slots: []core.RouteSlots{all}, NewlyOwned: []core.RouteSlots{all}, BlockingRoutes: []string{route}, BlockedLimit: 9,
-		Keys: []core.KeyRange{{Route: route, Key: "x", To: 9}},
+		Slots: []core.RouteSlots{all}, NewlyOwned: []core.RouteSlots{all}, BlockingRoutes: []string{route}, BlockingLimit: 9,
+		Keys: []core.KeyRange{{Route: route, Key: "x", UpToSeq: 9}},
 	}
 	p := k.look(2, request)
 	k.fact("owned", p.Owned[0] == core.AllSlots)
-	k.same("fresh", why(p.Blocked), []string{"a1", "b3", "c2", "d3"})
+	k.same("fresh", why(p.Blocking), []string{"a1", "b3", "c2", "d3"})
 	k.same("key's records", ids(p.Keys[0].Records), []string{"b"})
-	k.same("key's block reasons", why(p.Keys[0].Blocked), []string{"a1", "b3"})
-	k.fact("holder", p.Blocked[1].HeldBy == 1 && p.Keys[0].Records[0].HeldBy == 1)
-	request.BlockedLimit, request.BlockingRoutes = 1, nil
+	k.same("key's block reasons", why(p.Keys[0].Blocking), []string{"a1", "b3"})
+	k.fact("holder", p.Blocking[1].HeldBy == 1 && p.Keys[0].Records[0].HeldBy == 1)
+	request.BlockingLimit, request.BlockingRoutes = 1, nil
 	p = k.look(2, request)
-	k.fact("a limit", len(p.Blocked) == 1 && p.MoreBlocked)
-	request.BlockedLimit, request.NewlyOwnedAfter = 9, p.Blocked[0].Seq
+	k.fact("a limit", len(p.Blocking) == 1 && p.MoreBlocking)
+	request.BlockingLimit, request.NewlyOwnedAfter = 9, p.Blocking[0].Seq
 	p = k.look(2, request)
-	k.same("the rest, of a route that does not block", why(p.Blocked), []string{"b3", "d3"})
+	k.same("the rest, of a route that does not block", why(p.Blocking), []string{"b3", "d3"})
 
 	again := core.ReadRequest{BlockingRoutes: []string{route}, Recheck: []core.Ref{
 		out["a"].Ref, out["b"].Ref, out["c"].Ref, out["f"].Ref, {Route: route, Seq: 2, ID: "a"},
 	}}
 	p = k.look(2, again)
 	k.same("again", ids(p.Rechecked), []string{"b", "f"})
-	k.same("again waits", why(p.RecheckedBlocked), []string{"a1", "c2"})
+	k.same("again waits", why(p.RecheckedBlocking), []string{"a1", "c2"})
 }
 
 func TestRecord(t *testing.T) {
@@ -114,7 +114,7 @@ func TestRecord(t *testing.T) {
 	k.now = k.now.Add(90 * time.Second)
 	k.no(k.Corrupt(1))
 	got := k.get(1, "a")
-	k.fact("age and life", got.Age == 90*time.Second && got.Expires && got.ExpiresIn == -30*time.Second)
+	k.fact("age and life", got.DueFor == 90*time.Second && got.Expires && got.ExpiresIn == -30*time.Second)
 	k.fact("a dedupe key makes it cancellable", got.Cancellable)
 	k.fact("unreadable", got.Err != nil)
 	k.fact("copied", string(got.Envelope.Body) == "body")

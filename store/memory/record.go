@@ -90,7 +90,7 @@ func (r *record) partition() rules.Partition {
 	if now := r.route.bySlot[r.slot]; now != nil {
 		u = now.PartitionState
 	}
-	return rules.Partition{Owner: u.Owner, UncertainUpTo: u.UncertainUpTo}
+	return rules.Partition{Owner: u.Owner, MaybeOutUpTo: u.MaybeOutUpTo}
 }
 
 // become makes r what a rule has made of it. A record that has ended is deleted, or kept for its retention.
@@ -134,7 +134,7 @@ func (r *record) record(now time.Time) core.Record {
 	out := core.Record{
 		Ref: r.ref(), Envelope: r.env.Clone(), Slot: r.slot, Attempts: r.attempts, Deliveries: r.deliveries, Crashes: r.crashes,
 		Failed: r.state == core.StateFailed, Cancellable: r.cancellable, HeldBy: r.holder,
-		Age: max(now.Sub(r.since), 0), Err: r.unreadable,
+		DueFor: max(now.Sub(r.since), 0), Err: r.unreadable,
 	}
 	if !r.env.Expires.IsZero() {
 		out.Expires, out.ExpiresIn = true, r.env.Expires.Sub(now)
@@ -143,8 +143,8 @@ func (r *record) record(now time.Time) core.Record {
 }
 
 // obstructs returns r as a record that blocks its key, seen by self. Blocking abandoned ones count if block is set.
-func (r *record) obstructs(self core.Session, block bool) (core.BlockedRecord, bool) {
+func (r *record) obstructs(self core.Session, block bool) (core.BlockingRecord, bool) {
 	f := r.facts()
-	w := core.BlockedRecord{Ref: f.Ref, Slot: r.slot, Key: r.env.Key, HeldBy: r.holder, Why: f.Obstructs(self, block)}
+	w := core.BlockingRecord{Ref: f.Ref, Slot: r.slot, Key: r.env.Key, HeldBy: r.holder, Why: f.Obstructs(self, block)}
 	return w, w.Why != 0
 }

@@ -46,8 +46,8 @@ func (s *Store) Stage(ctx context.Context, tx *Tx, msgs ...waybill.Message) (_ [
 }
 
 // Stage writes rows, such as those of a stamper, and returns their sequence numbers. An empty Route is
-// waybill.DefaultRoute. UniqueID is ignored. A duplicate writes nothing: its number is 0, although one was drawn. Stage
-// fails as a whole, with core.ErrLocked where [Store.Stage] would wait.
+// waybill.DefaultRoute. GeneratedID is ignored. A duplicate writes nothing: its number is 0, although one was drawn.
+// Stage fails as a whole, with core.ErrLocked where [Store.Stage] would wait.
 func (tx *Tx) Stage(rows ...core.StagedRow) ([]int64, error) {
 	s := tx.s
 	s.mu.Lock()
@@ -156,7 +156,7 @@ func (tx *Tx) dedupe(route string, row *core.StagedRow, out *waybill.Staged) (wa
 	case r.lock != nil && r.lock != tx && (row.Replace || r.cancelled()):
 		return r.lock, nil
 	case r.foreign(row):
-		return nil, row.KeyTakenError("waybill/memory: stage")
+		return nil, row.DedupeKeyTakenError("waybill/memory: stage")
 	case !row.Replace:
 		out.ID, out.Duplicate = r.env.ID, true
 		return nil, nil

@@ -150,8 +150,8 @@ func merge(parts []core.RouteSlots) []core.RouteSlots {
 			out = append(out, p)
 		} else {
 			out[i].Slots |= p.Slots
-			if out[i].DueWithin = max(out[i].DueWithin, p.DueWithin); p.DueWithin == 0 {
-				out[i].DueWithin = 0
+			if out[i].MaxOverdue = max(out[i].MaxOverdue, p.MaxOverdue); p.MaxOverdue == 0 {
+				out[i].MaxOverdue = 0
 			}
 			out[i].DueExcludeHeld = out[i].DueExcludeHeld && p.DueExcludeHeld
 		}

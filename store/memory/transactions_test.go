@@ -21,13 +21,13 @@ type unseen struct {
 
 // over reports whether everything that the page warned of has ended, as a later page says.
 func (u *unseen) over(later *core.ReadResult) bool {
-	ended := func(tx int64) bool { return tx < later.NextTx && !slices.Contains(later.RunningTxs, tx) }
+	ended := func(tx int64) bool { return tx < later.SnapshotXmax && !slices.Contains(later.RunningTxs, tx) }
 	for _, m := range u.result.RunningTxs {
 		if !ended(m) {
 			return false
 		}
 	}
-	for m := u.result.NextTx; m < u.result.UpperTx; m++ {
+	for m := u.result.SnapshotXmax; m < u.result.LastSeqXmax; m++ {
 		if !ended(m) {
 			return false
 		}
@@ -116,7 +116,7 @@ func TestTransactionIDsNeverLie(t *testing.T) {
 				drop(tx)
 			},
 			"read": func(rt *rapid.T) {
-				p := k.look(1, core.ReadRequest{SeenSeq: last, Ranges: []core.Range{everything}})
+				p := k.look(1, core.ReadRequest{KnownLastSeq: last, Ranges: []core.Range{everything}})
 				seen := map[string]bool{}
 				for _, r := range p.Ranges[0].Records {
 					if r.Seq > p.LastSeq {
@@ -127,17 +127,17 @@ func TestTransactionIDsNeverLie(t *testing.T) {
 				for _, u := range missing {
 					if u.over(&p) && committed[u.id] && !seen[u.id] {
 						rt.Fatalf("%s of transaction %d is not seen after all of %v and [%d, %d) has ended", u.id, u.tx,
-							u.result.RunningTxs, u.result.NextTx, u.result.UpperTx)
+							u.result.RunningTxs, u.result.SnapshotXmax, u.result.LastSeqXmax)
 					}
 				}
 				missing = slices.DeleteFunc(missing, func(u unseen) bool { return u.over(&p) })
 				for tx, rows := range staged {
 					for id, seq := range rows {
 						m := tx.ID()
-						warned := slices.Contains(p.RunningTxs, m) || m >= p.NextTx && m < p.UpperTx
+						warned := slices.Contains(p.RunningTxs, m) || m >= p.SnapshotXmax && m < p.LastSeqXmax
 						if seq > last && seq <= p.LastSeq && !warned {
 							rt.Fatalf("%s with %d of transaction %d can still appear: running %v, [%d, %d)", id, seq, m,
-								p.RunningTxs, p.NextTx, p.UpperTx)
+								p.RunningTxs, p.SnapshotXmax, p.LastSeqXmax)
 						}
 						missing = append(missing, unseen{id, m, p})
 					}

@@ -33,7 +33,7 @@ func (s *Store) Wait(ctx context.Context, routes []string, limit time.Duration) 
 			return core.WakeStop, nil
 		case <-alarm.C:
 			s.ring(routes)
-			return core.WakeTimer, nil
+			return core.WakeLimit, nil
 		case <-signal:
 		}
 	}

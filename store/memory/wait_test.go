@@ -94,7 +94,7 @@ func TestWaitIsToldUntilAllHaveLooked(t *testing.T) { // DB-10
 		const other = "another"
 		low, high := core.Partition{Route: other, To: 32}, core.Partition{Route: other, From: 32, To: 64}
 		for i, u := range []core.Partition{low, high} {
-			m := core.Member{Session: core.Session(10 + i), Heartbeats: 1, Routes: []core.ServedRoute{{Route: other, Partitions: 2}}}
+			m := core.Member{Session: core.Session(10 + i), Heartbeats: 1, Routes: []core.ServedRoute{{Route: other, InitialPartitions: 2}}}
 			k.heartbeat(core.HeartbeatRequest{Self: m, Join: true, Transfers: []core.Transfer{{Partition: u, To: m.Session}}})
 		}
 		k.stage(msg("a", waybill.Routes(other)))
@@ -103,7 +103,7 @@ func TestWaitIsToldUntilAllHaveLooked(t *testing.T) { // DB-10
 			k.no(err)
 			return cause == core.WakeNotify
 		}
-		request := core.ReadRequest{Ranges: []core.Range{{RouteSlots: core.RouteSlots{Route: other, Slots: core.AllSlots}, To: 9}}}
+		request := core.ReadRequest{Ranges: []core.Range{{RouteSlots: core.RouteSlots{Route: other, Slots: core.AllSlots}, UpToSeq: 9}}}
 		k.fact("nobody has looked", told())
 		k.fact("still nobody has looked", told())
 		k.look(10, request)
@@ -125,14 +125,14 @@ func TestWaitSleepsUntilScheduledMessage(t *testing.T) { // DB-10
 		k.no(err)
 		tx.Rollback()
 		k.stage(msg("a", waybill.Delay(time.Minute)))
-		if got := <-done; got != (waited{core.WakeTimer, time.Minute + time.Second}) {
+		if got := <-done; got != (waited{core.WakeLimit, time.Minute + time.Second}) {
 			t.Errorf("%+v", got)
 		}
-		k.fact("a timer that nobody puts in line", <-wait() == waited{core.WakeTimer, 0})
+		k.fact("a timer that nobody puts in line", <-wait() == waited{core.WakeLimit, 0})
 		k.fact("it is put in line", k.due(1, 9).TimersReady == 1 && (<-wait()).cause == core.WakeNotify)
 		k.read(1)
 		k.retry("a", time.Minute)
-		if got := <-wait(); got != (waited{core.WakeTimer, time.Minute}) {
+		if got := <-wait(); got != (waited{core.WakeLimit, time.Minute}) {
 			t.Errorf("a retry: %+v", got)
 		}
 	})
@@ -141,7 +141,7 @@ func TestWaitSleepsUntilScheduledMessage(t *testing.T) { // DB-10
 func TestWaitEnds(t *testing.T) { // DB-10
 	t.Parallel()
 	s := newStore(t)
-	if cause, err := s.Wait(t.Context(), []string{route}, time.Millisecond); err != nil || cause != core.WakeTimer {
+	if cause, err := s.Wait(t.Context(), []string{route}, time.Millisecond); err != nil || cause != core.WakeLimit {
 		t.Errorf("at its limit: %s, %v", cause, err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())

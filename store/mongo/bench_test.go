@@ -39,7 +39,7 @@ func join(tb testing.TB, s *Store, routes ...string) core.Member {
 	tb.Helper()
 	m := core.Member{Session: core.Session(sessions.Add(1)), Name: "tester", Heartbeats: 1, Lease: 10 * time.Second, Capacity: 1, FreeCapacity: 1}
 	for _, r := range routes {
-		m.Routes = append(m.Routes, core.ServedRoute{Route: r, Partitions: 2})
+		m.Routes = append(m.Routes, core.ServedRoute{Route: r, InitialPartitions: 2})
 	}
 	r, err := s.Heartbeat(tb.Context(), core.HeartbeatRequest{Self: m, Join: true})
 	if err != nil {
@@ -132,7 +132,7 @@ func BenchmarkDrain(b *testing.B) {
 		drained(b, func() int {
 			began := time.Now()
 			p, err := s.Read(b.Context(), self, core.ReadRequest{
-				SeenSeq: last, Slots: []core.RouteSlots{all(benchRoute)}, Ranges: []core.Range{{RouteSlots: all(benchRoute), To: 1 << 62, Limit: 500}},
+				KnownLastSeq: last, Slots: []core.RouteSlots{all(benchRoute)}, Ranges: []core.Range{{RouteSlots: all(benchRoute), UpToSeq: 1 << 62, Limit: 500}},
 			})
 			if err != nil {
 				b.Fatal(err)
@@ -175,7 +175,7 @@ func BenchmarkDrain(b *testing.B) {
 	})
 	b.Run("look", func(b *testing.B) {
 		for range b.N {
-			request := core.ReadRequest{Slots: []core.RouteSlots{all(benchRoute)}, Ranges: []core.Range{{RouteSlots: all(benchRoute), From: 1 << 60, To: 1 << 62}}}
+			request := core.ReadRequest{Slots: []core.RouteSlots{all(benchRoute)}, Ranges: []core.Range{{RouteSlots: all(benchRoute), AfterSeq: 1 << 60, UpToSeq: 1 << 62}}}
 			if _, err := s.Read(b.Context(), self, request); err != nil {
 				b.Fatal(err)
 			}

@@ -120,10 +120,10 @@ func (d *routeDoc) partitionOf(r *record) (out rules.Partition) {
 	if d == nil {
 		return out
 	}
-	out.UncertainUpTo = d.UncertainUpTo
+	out.MaybeOutUpTo = d.MaybeOutUpTo
 	for i := range d.Partitions {
 		if u := &d.Partitions[i]; u.From <= r.Slot && r.Slot < u.To {
-			out = rules.Partition{Owner: core.Session(u.Owner), UncertainUpTo: u.UncertainUpTo}
+			out = rules.Partition{Owner: core.Session(u.Owner), MaybeOutUpTo: u.MaybeOutUpTo}
 		}
 	}
 	return out

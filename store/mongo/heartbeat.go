@@ -34,9 +34,9 @@ type memberDoc struct {
 }
 
 type servedRoute struct {
-	Route       string `bson:"route"`
-	Partitions  int    `bson:"partitions"`
-	Unavailable bool   `bson:"unavailable"`
+	Route             string `bson:"route"`
+	InitialPartitions int    `bson:"partitions"`
+	Unavailable       bool   `bson:"unavailable"`
 
 	HandedOut       int           `bson:"handed_out"`
 	OldestHandedOut time.Duration `bson:"oldest_handed_out"`
@@ -104,7 +104,7 @@ func (w *work) heartbeat(ctx context.Context, m *core.HeartbeatRequest) (core.Me
 		return core.Membership{}, err
 	}
 	t.membership = membershipOf(members, t.routes)
-	t.membership.Epoch = docs["epoch"].text()
+	t.membership.StoreEpoch = docs["epoch"].text()
 	err = rules.Heartbeat(ctx, &t, &t.membership, m)
 	return t.membership, err
 }

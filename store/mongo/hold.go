@@ -15,7 +15,7 @@ import (
 // again, a few times. After that it holds the records one by one, and leaves out those that are busy.
 
 // Hold writes holds, as core.OutboxStore says. A record that self neither holds nor owns by its partition is
-// core.HoldGone. A record that a transaction has written, or that another call is just taking, is core.HoldLocked.
+// core.HoldGone. A record that a transaction has written, or that another call is just taking, is core.HoldSkipped.
 func (s *Store) Hold(ctx context.Context, self core.Session, want core.HoldRequest) ([]core.HoldResult, error) {
 	out := make([]core.HoldResult, len(want.Refs))
 	named := pieces{
@@ -24,7 +24,7 @@ func (s *Store) Hold(ctx context.Context, self core.Session, want core.HoldReque
 			taken, err := w.named(ctx, self, want.Refs[from:to], want.CountDelivery)
 			return func() { copy(out[from:to], taken) }, err
 		},
-		busy: func(i int) { out[i] = core.HoldResult{Ref: want.Refs[i], Status: core.HoldLocked} },
+		busy: func(i int) { out[i] = core.HoldResult{Ref: want.Refs[i], Status: core.HoldSkipped} },
 	}
 	if err := named.run(ctx, 0, len(want.Refs)); err != nil {
 		return nil, err
@@ -178,7 +178,7 @@ func (w *work) next(ctx context.Context, self core.Session, want *core.HoldReque
 		return len(out) < want.KeylessLimit
 	}
 	more := true
-	part := want.Slots
+	part := want.KeylessSlots
 	mine := bson.M{"hold": int64(self), "route": part.Route, "key": "", "phase": phaseReady}
 	err = w.each(ctx, slotFilter(mine, part.Slots), w.bySequence("hold", 0), func(r *record) bool {
 		if !known[core.Ref{Route: r.Route, Seq: r.Seq, ID: r.ID.ID}] {

@@ -169,7 +169,7 @@ func (s *Store) mark(ctx context.Context, keys []core.InboxKey) (out []core.Inbo
 		out[i] = keys[i].StatusOfMarked(kept[ids[i].(inboxID)]) //nolint:forcetypeassert // as above
 	}
 	for _, i := range fresh {
-		out[i] = core.InboxProcessed
+		out[i] = core.InboxNew
 	}
 	if len(fresh) == 0 {
 		return out, nil, nil

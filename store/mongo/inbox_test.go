@@ -120,7 +120,7 @@ func TestHandlersThatRunAgain(t *testing.T) {
 		_, err := h.effects.UpdateOne(ctx, bson.M{"_id": "there"}, bson.M{"$inc": bson.M{"n": 1}})
 		return err
 	})
-	if err != nil || status != core.InboxProcessed || runs != 2 {
+	if err != nil || status != core.InboxNew || runs != 2 {
 		t.Errorf("a conflict: %d runs, %s and %v", runs, status, err)
 	}
 	runs = 0

@@ -17,20 +17,20 @@ import (
 // routeDoc is a document of the routes collection: the partitions of a route, and the facts that its next ones begin
 // with after a time without members.
 type routeDoc struct {
-	Route         string         `bson:"_id"`
-	Partitions    []partitionDoc `bson:"partitions"`
-	ReadAfter     int64          `bson:"read_after"`
-	UncertainUpTo int64          `bson:"uncertain_up_to"`
-	Term          int64          `bson:"term"`
+	Route        string         `bson:"_id"`
+	Partitions   []partitionDoc `bson:"partitions"`
+	ReadAfter    int64          `bson:"read_after"`
+	MaybeOutUpTo int64          `bson:"uncertain_up_to"`
+	Term         int64          `bson:"term"`
 }
 
 type partitionDoc struct {
-	From          int32 `bson:"from"`
-	To            int32 `bson:"to"`
-	Owner         int64 `bson:"owner"`
-	Term          int64 `bson:"term"`
-	ReadAfter     int64 `bson:"read_after"`
-	UncertainUpTo int64 `bson:"uncertain_up_to"`
+	From         int32 `bson:"from"`
+	To           int32 `bson:"to"`
+	Owner        int64 `bson:"owner"`
+	Term         int64 `bson:"term"`
+	ReadAfter    int64 `bson:"read_after"`
+	MaybeOutUpTo int64 `bson:"uncertain_up_to"`
 }
 
 // routeDocs reads the documents of routes; nil = of all.
@@ -91,7 +91,7 @@ func (d *routeDoc) partition(u core.Partition) *partitionDoc {
 // Kept is of [rules.MembershipTx]. Save writes the document whole.
 func (t *heartbeatTx) Kept(_ context.Context, route string) (core.PartitionState, error) {
 	if d := t.routes[route]; d != nil {
-		return core.PartitionState{ReadAfter: d.ReadAfter, UncertainUpTo: d.UncertainUpTo, Term: d.Term}, nil
+		return core.PartitionState{ReadAfter: d.ReadAfter, MaybeOutUpTo: d.MaybeOutUpTo, Term: d.Term}, nil
 	}
 	return core.PartitionState{}, nil
 }
@@ -104,7 +104,7 @@ func (t *heartbeatTx) Save(ctx context.Context, partitions []core.PartitionState
 	}
 	for _, u := range t.membership.Partitions {
 		if d := docs[u.Partition.Route]; d != nil {
-			d.Partitions = append(d.Partitions, partitionDoc{int32(u.Partition.From), int32(u.Partition.To), int64(u.Owner), u.Term, u.ReadAfter, u.UncertainUpTo})
+			d.Partitions = append(d.Partitions, partitionDoc{int32(u.Partition.From), int32(u.Partition.To), int64(u.Owner), u.Term, u.ReadAfter, u.MaybeOutUpTo})
 		}
 	}
 	var models []driver.WriteModel
@@ -117,7 +117,7 @@ func (t *heartbeatTx) Save(ctx context.Context, partitions []core.PartitionState
 
 // Retire is of [rules.MembershipTx].
 func (t *heartbeatTx) Retire(ctx context.Context, kept core.PartitionState) error {
-	d := routeDoc{Route: kept.Partition.Route, ReadAfter: kept.ReadAfter, UncertainUpTo: kept.UncertainUpTo, Term: kept.Term}
+	d := routeDoc{Route: kept.Partition.Route, ReadAfter: kept.ReadAfter, MaybeOutUpTo: kept.MaybeOutUpTo, Term: kept.Term}
 	_, err := t.s.routes.ReplaceOne(ctx, bson.M{"_id": d.Route}, d, options.Replace().SetUpsert(true))
 	return raced(err)
 }
@@ -140,7 +140,7 @@ func membershipOf(members map[int64]*memberDoc, routes map[string]*routeDoc) (ou
 			u := &d.Partitions[i]
 			out.Partitions = append(out.Partitions, core.PartitionState{
 				Partition: core.Partition{Route: d.Route, From: uint8(u.From), To: uint8(u.To)},
-				Owner:     core.Session(u.Owner), Term: u.Term, ReadAfter: u.ReadAfter, UncertainUpTo: u.UncertainUpTo,
+				Owner:     core.Session(u.Owner), Term: u.Term, ReadAfter: u.ReadAfter, MaybeOutUpTo: u.MaybeOutUpTo,
 			})
 		}
 	}

@@ -30,7 +30,7 @@ func TestServerAway(t *testing.T) {
 		_, err := direct.Stage(ctx, tx, message(1))
 		return err
 	})
-	request := core.ReadRequest{Ranges: []core.Range{{RouteSlots: all(benchRoute), To: 1 << 62}}}
+	request := core.ReadRequest{Ranges: []core.Range{{RouteSlots: all(benchRoute), UpToSeq: 1 << 62}}}
 	p, err := s.Read(t.Context(), self.Session, request)
 	if err != nil {
 		t.Fatal(err)
@@ -40,7 +40,7 @@ func TestServerAway(t *testing.T) {
 	proxy.Cut()
 	_, read := s.Read(t.Context(), self.Session, request)
 	_, heartbeat := s.Heartbeat(t.Context(), core.HeartbeatRequest{Self: self})
-	_, take := s.Hold(t.Context(), self.Session, core.HoldRequest{Slots: all(benchRoute), KeylessLimit: 1})
+	_, take := s.Hold(t.Context(), self.Session, core.HoldRequest{KeylessSlots: all(benchRoute), KeylessLimit: 1})
 	_, do := s.Do(t.Context(), core.InboxKey{Consumer: "c", Source: "/s", ID: "1"}, func(context.Context, Tx) error { return nil })
 	settle := s.Settle(t.Context(), self.Session, []core.Outcome{outcome}).FirstErr()
 	for what, err := range map[string]error{"read": read, "heartbeat": heartbeat, "hold": take, "do": do, "settle": settle, "check": s.Check(t.Context())} {

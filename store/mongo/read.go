@@ -20,8 +20,8 @@ import (
 const (
 	// maxNotice bounds ReadResult.Notices, and maxNoticeRead the documents that are looked at for it.
 	maxNotice, maxNoticeRead = 1000, 10_000
-	// maxLeave bounds the keys and sequences of a Range that the server leaves out. A store can ignore both.
-	maxLeave = 200
+	// maxExcluded bounds the keys and sequences of a Range that the server leaves out. A store can ignore both.
+	maxExcluded = 200
 )
 
 // Read answers all parts of look from one snapshot and locks nothing. A limit of 0 or less is no limit. Now and then it
@@ -65,10 +65,10 @@ func (rd *reader) head(ctx context.Context) (err error) {
 		return err
 	}
 	seq := docs["sequence"]
-	p.Epoch, p.LastSeq = docs["epoch"].text(), seq.Value
-	p.NextTx = p.LastSeq + 1
-	if p.LastSeq != rd.request.SeenSeq {
-		p.UpperTx = p.NextTx
+	p.StoreEpoch, p.LastSeq = docs["epoch"].text(), seq.Value
+	p.SnapshotXmax = p.LastSeq + 1
+	if p.LastSeq != rd.request.KnownLastSeq {
+		p.LastSeqXmax = p.SnapshotXmax
 	}
 	is, err := rd.s.committed(ctx, seq.Open)
 	if err != nil {
@@ -163,7 +163,7 @@ func (rd *reader) records(ctx context.Context) error {
 			return err
 		}
 		rd.result.Keys = append(rd.result.Keys, core.KeyRecords{
-			Records: rs.Records, More: rs.More, Blocked: waiting[routeKey{kr.Route, kr.Key}],
+			Records: rs.Records, More: rs.More, Blocking: waiting[routeKey{kr.Route, kr.Key}],
 		})
 	}
 	return rd.again(ctx)
@@ -171,7 +171,7 @@ func (rd *reader) records(ctx context.Context) error {
 
 // fresh answers ReadRequest.NewlyOwned.
 func (rd *reader) fresh(ctx context.Context) error {
-	limit, p := rd.request.BlockedLimit, &rd.result
+	limit, p := rd.request.BlockingLimit, &rd.result
 	for _, part := range merge(rd.request.NewlyOwned) {
 		block := slices.Contains(rd.request.BlockingRoutes, part.Route)
 		seen := map[int64]bool{} // a retry that somebody holds is found twice
@@ -182,7 +182,7 @@ func (rd *reader) fresh(ctx context.Context) error {
 			err := rd.each(ctx, slotFilter(filter, part.Slots), opts, func(r *record) bool {
 				if w, ok := r.obstructs(rd.self, block); ok && !seen[r.Seq] {
 					seen[r.Seq] = true
-					p.Blocked = append(p.Blocked, w)
+					p.Blocking = append(p.Blocking, w)
 					n++
 				}
 				return limit <= 0 || n <= limit
@@ -192,9 +192,9 @@ func (rd *reader) fresh(ctx context.Context) error {
 			}
 		}
 	}
-	slices.SortFunc(p.Blocked, func(a, b core.BlockedRecord) int { return cmp.Compare(a.Seq, b.Seq) })
-	if limit > 0 && len(p.Blocked) > limit {
-		p.Blocked, p.MoreBlocked = p.Blocked[:limit], true
+	slices.SortFunc(p.Blocking, func(a, b core.BlockingRecord) int { return cmp.Compare(a.Seq, b.Seq) })
+	if limit > 0 && len(p.Blocking) > limit {
+		p.Blocking, p.MoreBlocking = p.Blocking[:limit], true
 	}
 	return nil
 }
@@ -221,14 +221,14 @@ func (w *work) bySequence(index string, limit int) *options.FindOptionsBuilder {
 // span answers a range.
 func (rd *reader) span(ctx context.Context, rg *core.Range) (core.Records, error) {
 	filter := bson.M{"route": rg.Route, "phase": phaseReady}
-	and := bson.A{bson.M{"seq": bson.M{"$gt": rg.From, "$lte": rg.To}}}
+	and := bson.A{bson.M{"seq": bson.M{"$gt": rg.AfterSeq, "$lte": rg.UpToSeq}}}
 	if rg.KeyedOnly {
 		and = append(and, bson.M{"key": bson.M{"$gt": ""}})
 	}
-	if n := len(rg.ExcludeKeys); n > 0 && n <= maxLeave {
+	if n := len(rg.ExcludeKeys); n > 0 && n <= maxExcluded {
 		and = append(and, bson.M{"key": bson.M{"$nin": rg.ExcludeKeys}})
 	}
-	if n := len(rg.ExcludeSeqs); n > 0 && n <= maxLeave {
+	if n := len(rg.ExcludeSeqs); n > 0 && n <= maxExcluded {
 		and = append(and, bson.M{"seq": bson.M{"$nin": rg.ExcludeSeqs}})
 	}
 	filter["$and"] = and
@@ -241,21 +241,21 @@ func (rd *reader) key(ctx context.Context, kr *core.KeyRange) (core.Records, err
 		return core.Records{}, nil
 	}
 	return rd.collect(ctx, "key", bson.M{
-		"route": kr.Route, "key": kr.Key, "phase": phaseReady, "seq": bson.M{"$gt": kr.From, "$lte": kr.To},
+		"route": kr.Route, "key": kr.Key, "phase": phaseReady, "seq": bson.M{"$gt": kr.AfterSeq, "$lte": kr.UpToSeq},
 	}, kr.Limit)
 }
 
 type routeKey struct{ route, key string }
 
 // waiting returns the records that block the keys of the ReadRequest, by sequence.
-func (rd *reader) waiting(ctx context.Context) (map[routeKey][]core.BlockedRecord, error) {
+func (rd *reader) waiting(ctx context.Context) (map[routeKey][]core.BlockingRecord, error) {
 	keys := map[string][]string{} // by route
 	for i := range rd.request.Keys {
 		if kr := &rd.request.Keys[i]; kr.Key != "" {
 			keys[kr.Route] = append(keys[kr.Route], kr.Key)
 		}
 	}
-	out := map[routeKey][]core.BlockedRecord{}
+	out := map[routeKey][]core.BlockingRecord{}
 	for route, list := range keys {
 		block := slices.Contains(rd.request.BlockingRoutes, route)
 		seen := map[int64]bool{} // a retry that somebody holds is found twice
@@ -278,7 +278,7 @@ func (rd *reader) waiting(ctx context.Context) (map[routeKey][]core.BlockedRecor
 		}
 	}
 	for _, list := range out {
-		slices.SortFunc(list, func(a, b core.BlockedRecord) int { return cmp.Compare(a.Seq, b.Seq) })
+		slices.SortFunc(list, func(a, b core.BlockingRecord) int { return cmp.Compare(a.Seq, b.Seq) })
 	}
 	return out, nil
 }
@@ -314,10 +314,10 @@ func (rd *reader) again(ctx context.Context) error {
 		case r.Phase == phaseReady, r.live() && r.Hold != 0:
 			p.Rechecked = append(p.Rechecked, rd.record(r))
 		case ok:
-			p.RecheckedBlocked = append(p.RecheckedBlocked, w)
+			p.RecheckedBlocking = append(p.RecheckedBlocking, w)
 		case r.Phase == phaseRetry:
 			w.Why = core.BlockedByRetry // without a key it holds none, and waits all the same
-			p.RecheckedBlocked = append(p.RecheckedBlocked, w)
+			p.RecheckedBlocking = append(p.RecheckedBlocking, w)
 		}
 	}
 	return nil

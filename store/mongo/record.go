@@ -148,8 +148,8 @@ func (r *record) abandon(d *routeDoc, reason waybill.Reason, now time.Time) bson
 }
 
 // obstructs returns r as a record that blocks its key, seen by self. Blocking abandoned ones count if block is set.
-func (r *record) obstructs(self core.Session, block bool) (core.BlockedRecord, bool) {
-	w := core.BlockedRecord{Ref: r.ref(), Slot: r.slot(), Key: r.Key, HeldBy: r.holder(), Why: r.facts().Obstructs(self, block)}
+func (r *record) obstructs(self core.Session, block bool) (core.BlockingRecord, bool) {
+	w := core.BlockingRecord{Ref: r.ref(), Slot: r.slot(), Key: r.Key, HeldBy: r.holder(), Why: r.facts().Obstructs(self, block)}
 	return w, w.Why != 0
 }
 
@@ -242,7 +242,7 @@ func (s *Store) envelope(r *record) (waybill.Envelope, error) {
 func (w *work) record(r *record) core.Record {
 	rec := core.Record{
 		Ref: r.ref(), Slot: r.slot(), Attempts: r.Attempts, Deliveries: r.Deliveries, Crashes: r.Crashes, Failed: r.Phase == phaseRetry,
-		Cancellable: r.Cancellable, HeldBy: r.holder(), Age: max(w.now.Sub(r.Since), 0),
+		Cancellable: r.Cancellable, HeldBy: r.holder(), DueFor: max(w.now.Sub(r.Since), 0),
 	}
 	rec.Envelope, rec.Err = w.s.envelope(r)
 	if !r.Expires.IsZero() {

@@ -166,9 +166,9 @@ func (s *Store) tryTransactions(ctx context.Context) error {
 		if _, err := s.tickets.InsertOne(ctx, doc); err != nil {
 			return err
 		}
-		return errProbe
+		return errAsked
 	})
-	if !errors.Is(err, errProbe) {
+	if !errors.Is(err, errAsked) {
 		return err
 	}
 	err = s.tickets.FindOne(ctx, doc).Err()

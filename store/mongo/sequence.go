@@ -44,9 +44,9 @@ const (
 	// tidyDone is the number of committed entries at which a reader does.
 	tidyDone = 64
 	// doubtAfter is how long a reader lets an entry be before it asks whether the transaction still runs, and again
-	// after the same time. maxProbes bounds these questions of one read.
+	// after the same time. maxAsked bounds these questions of one read.
 	doubtAfter = 300 * time.Millisecond
-	maxProbes  = 16
+	maxAsked   = 16
 )
 
 var sequenceID = bson.M{"_id": "sequence"}
@@ -121,7 +121,7 @@ func (d *doubts) due(running []drawn) (ask []drawn) {
 		switch {
 		case !known:
 			at = now.Add(doubtAfter)
-		case now.After(at) && len(ask) < maxProbes:
+		case now.After(at) && len(ask) < maxAsked:
 			ask = append(ask, o)
 			at = now.Add(doubtAfter)
 		}
@@ -156,8 +156,8 @@ func (s *Store) resolve(ctx context.Context, done, ask []drawn) {
 	_, _ = s.tickets.DeleteMany(ctx, bson.M{"_id": bson.M{"$in": gone}})
 }
 
-// errProbe ends the transaction of a question.
-var errProbe = errors.New("asked")
+// errAsked ends the transaction of a question.
+var errAsked = errors.New("asked")
 
 // ended reports whether the transaction that inserted ticket was rolled back, or committed meanwhile.
 func (s *Store) ended(ctx context.Context, ticket bson.ObjectID) (bool, error) {
@@ -165,10 +165,10 @@ func (s *Store) ended(ctx context.Context, ticket bson.ObjectID) (bool, error) {
 		if _, err := s.tickets.InsertOne(ctx, bson.M{"_id": ticket}); err != nil {
 			return err
 		}
-		return errProbe
+		return errAsked
 	})
 	switch {
-	case errors.Is(err, errProbe), driver.IsDuplicateKeyError(err):
+	case errors.Is(err, errAsked), driver.IsDuplicateKeyError(err):
 		return true, nil
 	case conflicts(err):
 		return false, nil

@@ -34,7 +34,7 @@ func TestOpenNumbers(t *testing.T) {
 	s := open(t, Options{})
 	self := join(t, s, benchRoute).Session
 	running := func() []int64 {
-		p, err := s.Read(t.Context(), self, core.ReadRequest{BlockedLimit: 1})
+		p, err := s.Read(t.Context(), self, core.ReadRequest{BlockingLimit: 1})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -73,7 +73,7 @@ func TestOpenNumbers(t *testing.T) {
 	if got := running(); len(got) > 0 {
 		t.Errorf("running are %v after the commit", got)
 	}
-	p, err := s.Read(t.Context(), self, core.ReadRequest{Ranges: []core.Range{{RouteSlots: all(benchRoute), To: 1 << 62}}})
+	p, err := s.Read(t.Context(), self, core.ReadRequest{Ranges: []core.Range{{RouteSlots: all(benchRoute), UpToSeq: 1 << 62}}})
 	if err != nil || len(p.Ranges[0].Records) != 2 {
 		t.Errorf("%d records after the commit: %v", len(p.Ranges[0].Records), err)
 	}
@@ -133,7 +133,7 @@ func TestHighWater(t *testing.T) {
 	if err != nil || want == 0 {
 		t.Fatalf("high water %v: %v", want, err)
 	}
-	p, err := s.Read(t.Context(), m.Session, core.ReadRequest{Ranges: []core.Range{{RouteSlots: all(benchRoute), To: 1 << 62}}})
+	p, err := s.Read(t.Context(), m.Session, core.ReadRequest{Ranges: []core.Range{{RouteSlots: all(benchRoute), UpToSeq: 1 << 62}}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -86,7 +86,7 @@ func (l *ledger) loadStaged(ctx context.Context, rows []core.StagedRow) error {
 	var replaced []string
 	for i := range rows {
 		r := &rows[i]
-		if !r.UniqueID {
+		if !r.GeneratedID {
 			ids = append(ids, recordID{r.Route, r.Envelope.ID})
 		}
 		if r.DedupeKey != "" {
@@ -115,7 +115,7 @@ func (l *ledger) stage(r *core.StagedRow, seq int64) (waybill.Staged, error) {
 		dedupe = &dedupeID{r.Route, r.Envelope.Topic, r.DedupeKey}
 		holder := l.byKey[*dedupe]
 		if holder != nil && l.foreign(holder, r) {
-			return out, r.KeyTakenError("waybill/mongo: stage")
+			return out, r.DedupeKeyTakenError("waybill/mongo: stage")
 		}
 		if holder != nil && !r.Replace {
 			out.ID, out.Duplicate = holder.ID.ID, true

@@ -120,7 +120,7 @@ func (s *Store) poll(ctx context.Context, routes []string, end time.Time) (core.
 	for {
 		left := time.Until(end)
 		if left <= 0 {
-			return core.WakeTimer, nil
+			return core.WakeLimit, nil
 		}
 		t.Reset(min(left, s.opts.PollInterval))
 		select {
@@ -162,7 +162,7 @@ func (s *Store) look(ctx context.Context, routes []string, end *time.Time) (caus
 	case cause != "":
 		return cause, true, nil
 	case !time.Now().Before(*end):
-		return core.WakeTimer, true, nil
+		return core.WakeLimit, true, nil
 	}
 	return "", false, nil
 }
@@ -198,7 +198,7 @@ func (w *work) news(ctx context.Context, routes []string, last int64) (cause cor
 	case ready:
 		cause = core.WakeNotify
 	default:
-		cause = core.WakeTimer
+		cause = core.WakeLimit
 	}
 	w.s.watch.note(name, sight{last, notice, time.Now()})
 	return cause, next, nil

@@ -193,7 +193,7 @@ func TestWaitForTime(t *testing.T) {
 		return err
 	})
 	var w woken
-	w.expect(t, "a timer", wait(t.Context(), s), core.WakeTimer)
+	w.expect(t, "a timer", wait(t.Context(), s), core.WakeLimit)
 
 	s, events, opened, _ := scripted(t)
 	done := wait(t.Context(), s)
@@ -204,8 +204,8 @@ func TestWaitForTime(t *testing.T) {
 		return err
 	})
 	events <- nil
-	w.expect(t, "a timer that was staged during the wait", done, core.WakeTimer)
-	if cause, err := s.Wait(t.Context(), []string{"other"}, time.Millisecond); cause != core.WakeTimer || err != nil {
+	w.expect(t, "a timer that was staged during the wait", done, core.WakeLimit)
+	if cause, err := s.Wait(t.Context(), []string{"other"}, time.Millisecond); cause != core.WakeLimit || err != nil {
 		t.Errorf("a limit: %q %v", cause, err)
 	}
 }

@@ -24,7 +24,7 @@ func fill(tb testing.TB, s *postgres.Outbox, begin func() (pgx.Tx, error), route
 				key = "k" + strconv.Itoa((i+j)%keys)
 			}
 			rows[j] = row(route, waybill.NewID(), key)
-			rows[j].UniqueID = true
+			rows[j].GeneratedID = true
 		}
 		tx, err := begin()
 		if err == nil {
@@ -52,7 +52,7 @@ func BenchmarkDrain(b *testing.B) {
 			for done := 0; done < b.N; {
 				began := time.Now()
 				p, err := s.Read(b.Context(), self, core.ReadRequest{
-					Slots: []core.RouteSlots{all("r")}, Ranges: []core.Range{{RouteSlots: all("r"), From: from, To: 1 << 62, Limit: page}}, Bytes: 1 << 24,
+					Slots: []core.RouteSlots{all("r")}, Ranges: []core.Range{{RouteSlots: all("r"), AfterSeq: from, UpToSeq: 1 << 62, Limit: page}}, Bytes: 1 << 24,
 				})
 				if err != nil {
 					b.Fatal(err)
@@ -83,9 +83,9 @@ func BenchmarkReadNothing(b *testing.B) {
 			var moves []core.Transfer
 			for i := range routes {
 				p := all("r" + strconv.Itoa(i))
-				m.Routes = append(m.Routes, core.ServedRoute{Route: p.Route, Partitions: 1})
+				m.Routes = append(m.Routes, core.ServedRoute{Route: p.Route, InitialPartitions: 1})
 				moves = append(moves, core.Transfer{Partition: core.Partition{Route: p.Route, To: 64}, To: m.Session})
-				request.Slots, request.Ranges = append(request.Slots, p), append(request.Ranges, core.Range{RouteSlots: p, To: 1 << 62, Limit: 100})
+				request.Slots, request.Ranges = append(request.Slots, p), append(request.Ranges, core.Range{RouteSlots: p, UpToSeq: 1 << 62, Limit: 100})
 			}
 			if _, err := s.Heartbeat(b.Context(), core.HeartbeatRequest{Self: m, Join: true, Transfers: moves}); err != nil {
 				b.Fatal(err)

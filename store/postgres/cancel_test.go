@@ -21,7 +21,7 @@ var errNo = errors.New("no")
 // bury removes the member of o, and lets another one take its partition of route.
 func bury(tb testing.TB, o *postgres.Outbox, self core.Session, route string) core.Session {
 	tb.Helper()
-	m := core.Member{Session: newSession(), Name: "heir", Heartbeats: 1, Lease: time.Second, Routes: []core.ServedRoute{{Route: route, Partitions: 1}}, Capacity: 1, FreeCapacity: 1}
+	m := core.Member{Session: newSession(), Name: "heir", Heartbeats: 1, Lease: time.Second, Routes: []core.ServedRoute{{Route: route, InitialPartitions: 1}}, Capacity: 1, FreeCapacity: 1}
 	if _, err := o.Heartbeat(tb.Context(), core.HeartbeatRequest{Self: m, Join: true}); err != nil {
 		tb.Fatal(err)
 	}

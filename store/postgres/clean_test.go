@@ -112,11 +112,11 @@ func TestRestored(t *testing.T) {
 	t.Parallel()
 	o, _ := newOutbox(t, postgres.Options{})
 	self := join(t, o, "r", 1)
-	before := read(t, o, self, "r").Epoch
+	before := read(t, o, self, "r").StoreEpoch
 	if err := o.Restored(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if after := read(t, o, self, "r").Epoch; after == before {
+	if after := read(t, o, self, "r").StoreEpoch; after == before {
 		t.Errorf("epoch %s", after)
 	}
 }

@@ -38,7 +38,7 @@ func TestDecideWithoutAnOwner(t *testing.T) {
 			t.Parallel()
 			o, pool := newOutbox(t, postgres.Options{})
 			if tc.partitions {
-				join := core.Member{Session: newSession(), Routes: []core.ServedRoute{{Route: waybill.DefaultRoute, Partitions: 4}}}
+				join := core.Member{Session: newSession(), Routes: []core.ServedRoute{{Route: waybill.DefaultRoute, InitialPartitions: 4}}}
 				if _, err := o.Heartbeat(t.Context(), core.HeartbeatRequest{Self: join, Join: true}); err != nil {
 					t.Fatal(err)
 				}
@@ -104,7 +104,7 @@ func TestDecideWhileAMemberJoins(t *testing.T) {
 			t.Parallel()
 			o, pool := newOutbox(t, postgres.Options{})
 			id := stage(t, pool, o, message(waybill.Key("k")))[0].ID
-			m := core.Member{Session: newSession(), Heartbeats: 1, Lease: time.Minute, Routes: []core.ServedRoute{{Route: waybill.DefaultRoute, Partitions: 1}}}
+			m := core.Member{Session: newSession(), Heartbeats: 1, Lease: time.Minute, Routes: []core.ServedRoute{{Route: waybill.DefaultRoute, InitialPartitions: 1}}}
 			partition := core.Partition{Route: waybill.DefaultRoute, To: 64}
 			if tc.partitions {
 				if _, err := o.Heartbeat(t.Context(), core.HeartbeatRequest{Self: m, Join: true}); err != nil {
@@ -175,7 +175,7 @@ func TestDecideTellsTheOwner(t *testing.T) {
 		return []core.Outcome{core.Cancel(r, c.Reason), core.DeleteNotice(c)}
 	}
 	if err := decide("a", ids[0].ID, admin.HeadSetAside, cancel); err != nil || reasonOf(t, pool, ids[0].ID) != "set_aside" {
-		t.Errorf("parked: %v", err)
+		t.Errorf("set aside: %v", err)
 	}
 	err := decide("b", ids[1].ID, admin.HeadSkip, func(r *core.Record, c *core.Notice) []core.Outcome {
 		return []core.Outcome{core.Published(r), core.DeleteNotice(c)} // it was being sent

@@ -123,7 +123,7 @@ func (c *chunk) stage(ctx context.Context) (int, error) {
 			}
 		case c.known[i] && out.Replaced == waybill.CancelNotFound:
 		case c.foreign[i], live[key] != nil && live[key].Envelope.Source != row.Envelope.Source:
-			return 0, row.KeyTakenError("waybill/postgres: stage")
+			return 0, row.DedupeKeyTakenError("waybill/postgres: stage")
 		case c.known[i], row.Replace && c.status[i] != waybill.CancelNotFound: // what it replaced would be lost
 			return 0, &waybill.Error{Class: waybill.ClassOutage, Err: errors.New(
 				"another transaction staged the same id at the same time: roll back and try again")}
@@ -158,7 +158,7 @@ func (c *chunk) run(ctx context.Context) error {
 	for i := range c.rows {
 		r := &c.rows[i]
 		keys[i], replace[i] = r.DedupeKey, r.Replace
-		replacing, own = replacing || r.Replace, own || r.Replace || !r.UniqueID
+		replacing, own = replacing || r.Replace, own || r.Replace || !r.GeneratedID
 		place[[2]string{r.Route, r.Envelope.ID}] = i
 	}
 	sql := c.sql.keyed
@@ -215,7 +215,7 @@ func (c *chunk) resolve(ctx context.Context, at []int) error {
 			return err
 		}
 		if foreign {
-			return c.rows[at[n-1]].KeyTakenError("waybill/postgres: stage")
+			return c.rows[at[n-1]].DedupeKeyTakenError("waybill/postgres: stage")
 		}
 		c.staged[at[n-1]].ID = id
 		return nil

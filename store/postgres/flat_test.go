@@ -324,12 +324,12 @@ func (f *flat) keep() {
 		f.must(err)
 		last := queryInt(f, f.pool, "SELECT last_value FROM waybill.waybill_outbox_seq")
 		_, err = f.o.Read(ctx, f.members[0].Session(), core.ReadRequest{
-			Ranges:  []core.Range{{RouteSlots: all(flatRelay), From: last - 100, To: last, Limit: 10, ExcludeSeqs: []int64{last}}},
+			Ranges:  []core.Range{{RouteSlots: all(flatRelay), AfterSeq: last - 100, UpToSeq: last, Limit: 10, ExcludeSeqs: []int64{last}}},
 			Recheck: []core.Ref{{Route: flatRelay, Seq: last, ID: "x"}},
 		})
 		f.must(err)
 		// As for ten minutes after one that was not answered.
-		_, err = f.o.Due(ctx, f.members[0].Session(), []core.RouteSlots{{Route: flatQueue, Slots: core.AllSlots, DueWithin: time.Minute}}, 10)
+		_, err = f.o.Due(ctx, f.members[0].Session(), []core.RouteSlots{{Route: flatQueue, Slots: core.AllSlots, MaxOverdue: time.Minute}}, 10)
 		f.must(err)
 	}
 }

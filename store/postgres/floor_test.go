@@ -26,7 +26,7 @@ func TestNoticeFloor(t *testing.T) {
 		t.Helper()
 		beats++
 		m, err := o.Heartbeat(t.Context(), core.HeartbeatRequest{Self: core.Member{
-			Session: self, Name: "test", Heartbeats: beats, Lease: time.Hour, Routes: []core.ServedRoute{{Route: "r", Partitions: 1}},
+			Session: self, Name: "test", Heartbeats: beats, Lease: time.Hour, Routes: []core.ServedRoute{{Route: "r", InitialPartitions: 1}},
 		}})
 		if err != nil {
 			t.Fatal(err)

@@ -79,7 +79,7 @@ func (o *Outbox) Heartbeat(ctx context.Context, m core.HeartbeatRequest) (core.M
 		return core.Membership{}, err
 	}
 	o.waiter.Saw(now.last, now.lastNotice, now.xmin)
-	if !o.floor.saw(from, membership.Epoch, &now) {
+	if !o.floor.saw(from, membership.StoreEpoch, &now) {
 		membership.HasNotices = true // maybe: a read finds out
 	}
 	return membership, nil
@@ -112,7 +112,7 @@ func queueSelf(b *batch, m *core.HeartbeatRequest) {
 	routes, partitions, unavailable := make([]string, n), make([]int16, n), make([]bool, n)
 	out, oldest := make([]int32, n), make([]int64, n)
 	for i, sv := range self.Routes {
-		routes[i], partitions[i], unavailable[i] = sv.Route, int16(min(max(sv.Partitions, 1), core.NumSlots)), sv.Unavailable
+		routes[i], partitions[i], unavailable[i] = sv.Route, int16(min(max(sv.InitialPartitions, 1), core.NumSlots)), sv.Unavailable
 		out[i], oldest[i] = int32(min(sv.HandedOut, math.MaxInt32)), sv.OldestHandedOut.Microseconds()
 	}
 	sql := b.sql.heartbeat.renew
@@ -161,7 +161,7 @@ func queueTransfers(b *batch, m *core.HeartbeatRequest) {
 	})
 	for _, v := range transfers {
 		b.Queue(b.sql.heartbeat.transfer, int64(m.Self.Session), v.Partition.Route, int16(v.Partition.From), int16(v.Partition.To),
-			int64(v.From), int64(v.To), v.ReadAfter, v.UncertainUpTo, m.Self.Heartbeats)
+			int64(v.From), int64(v.To), v.ReadAfter, v.MaybeOutUpTo, m.Self.Heartbeats)
 	}
 }
 
@@ -174,7 +174,7 @@ func queueMembership(b *batch, m *core.HeartbeatRequest, membership *core.Member
 	*membership = core.Membership{}
 	b.each(func(rows pgx.Rows) error {
 		var u core.PartitionState
-		err := rows.Scan(&u.Partition.Route, &u.Partition.From, &u.Partition.To, (*int64)(&u.Owner), &u.Term, &u.ReadAfter, &u.UncertainUpTo)
+		err := rows.Scan(&u.Partition.Route, &u.Partition.From, &u.Partition.To, (*int64)(&u.Owner), &u.Term, &u.ReadAfter, &u.MaybeOutUpTo)
 		membership.Partitions = append(membership.Partitions, u)
 		return err
 	}, b.sql.heartbeat.membershipPartitions)
@@ -194,7 +194,7 @@ func queueMembership(b *batch, m *core.HeartbeatRequest, membership *core.Member
 		v.Lease = time.Duration(lease) * time.Microsecond
 		for i := range min(len(routes), len(partitions), len(unavailable), len(out), len(oldest)) {
 			v.Routes = append(v.Routes, core.ServedRoute{
-				Route: routes[i], Partitions: int(partitions[i]), Unavailable: unavailable[i],
+				Route: routes[i], InitialPartitions: int(partitions[i]), Unavailable: unavailable[i],
 				HandedOut: int(out[i]), OldestHandedOut: time.Duration(oldest[i]) * time.Microsecond,
 			})
 		}
@@ -207,6 +207,6 @@ func queueMembership(b *batch, m *core.HeartbeatRequest, membership *core.Member
 		served[i] = m.Self.Routes[i].Route
 	}
 	b.Queue(b.sql.heartbeat.membership, served, max(m.AfterNotice, now.floor), now.floor).QueryRow(func(row pgx.Row) error {
-		return row.Scan(&membership.Epoch, &membership.HasNotices, &now.notice, &now.id, &now.last, &now.lastNotice, &now.xmin)
+		return row.Scan(&membership.StoreEpoch, &membership.HasNotices, &now.notice, &now.id, &now.last, &now.lastNotice, &now.xmin)
 	})
 }

@@ -133,7 +133,7 @@ func (o *Outbox) Hold(ctx context.Context, self core.Session, want core.HoldRequ
 		if want.KeylessLimit > 0 {
 			d := o.reader()
 			if want.UpToSeq == 0 {
-				want.AfterSeq, want.UpToSeq, want.ExtraSeqs, want.UnheldLimit = math.MinInt64, math.MaxInt64, nil, 0
+				want.AfterSeq, want.UpToSeq, want.ExtraSeqs, want.SkippedLimit = math.MinInt64, math.MaxInt64, nil, 0
 			}
 			b.each(func(rows pgx.Rows) error {
 				if rows.RawValues()[0] == nil {
@@ -144,13 +144,13 @@ func (o *Outbox) Hold(ctx context.Context, self core.Session, want core.HoldRequ
 				}
 				r, err := d.read(rows, now)
 				if err == nil {
-					r.Route = want.Slots.Route
+					r.Route = want.KeylessSlots.Route
 					record := *r
 					next = append(next, found{d.n, core.HoldResult{Ref: r.Ref, Status: core.HoldGranted, Record: &record, Deliveries: r.Deliveries}})
 				}
 				return err
-			}, b.sql.hold.next, int64(self), want.Slots.Route, bits(want.Slots.Slots), want.KeylessLimit, refs(want.ExcludeRefs).seqs,
-				orAll(want.Bytes), want.CountDelivery, want.AfterSeq, want.UpToSeq, notNil(want.ExtraSeqs), want.UnheldLimit)
+			}, b.sql.hold.next, int64(self), want.KeylessSlots.Route, bits(want.KeylessSlots.Slots), want.KeylessLimit, refs(want.ExcludeRefs).seqs,
+				orAll(want.Bytes), want.CountDelivery, want.AfterSeq, want.UpToSeq, notNil(want.ExtraSeqs), want.SkippedLimit)
 		}
 	})
 	if err != nil {
@@ -166,7 +166,7 @@ func (o *Outbox) Hold(ctx context.Context, self core.Session, want core.HoldRequ
 	}
 	slices.Sort(met)
 	for _, seq := range met {
-		answer = append(answer, core.HoldResult{Ref: core.Ref{Route: want.Slots.Route, Seq: seq}, Status: core.HoldLocked})
+		answer = append(answer, core.HoldResult{Ref: core.Ref{Route: want.KeylessSlots.Route, Seq: seq}, Status: core.HoldSkipped})
 	}
 	return answer, nil
 }

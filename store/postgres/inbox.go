@@ -130,7 +130,7 @@ func (i *Inbox) do(ctx context.Context, key core.InboxKey, fn func(ctx context.C
 		status, err = readMark(row)
 		return err
 	})
-	fresh := func() bool { return status == core.InboxProcessed }
+	fresh := func() bool { return status == core.InboxNew }
 	if err := i.inTx(ctx, begin, fresh, fn); err != nil {
 		return core.InboxNone, err
 	}
@@ -181,7 +181,7 @@ func readMark(row scanner) (core.InboxStatus, error) {
 	case !fresh:
 		return core.InboxConflict, nil
 	}
-	return core.InboxProcessed, nil
+	return core.InboxNew, nil
 }
 
 // restart runs do again while the database sacrifices its transaction for another one.

@@ -174,7 +174,7 @@ func TestInboxRunsAgain(t *testing.T) {
 			}
 			return nil
 		})
-		if status != core.InboxProcessed || err != nil || runs != 3 {
+		if status != core.InboxNew || err != nil || runs != 3 {
 			t.Errorf("%v %v after %d runs", status, err, runs)
 		}
 		if n := queryInt(t, pool, `SELECT count(*) FROM effects WHERE name = $1`, code); n != 1 {
@@ -208,7 +208,7 @@ func TestInboxConnectionLost(t *testing.T) {
 	if n := queryInt(t, pool, `SELECT count(*) FROM effects`); n != 0 {
 		t.Fatalf("%d effects", n)
 	}
-	if status, err := in.Do(t.Context(), key("1"), func(context.Context, pgx.Tx) error { return nil }); status != core.InboxProcessed || err != nil {
+	if status, err := in.Do(t.Context(), key("1"), func(context.Context, pgx.Tx) error { return nil }); status != core.InboxNew || err != nil {
 		t.Fatalf("%v %v", status, err)
 	}
 }

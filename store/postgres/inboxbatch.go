@@ -150,7 +150,7 @@ func (b *keyBatch) read(row scanner) (statuses []core.InboxStatus, fresh []int, 
 			continue
 		}
 		fresh = append(fresh, b.order[n-1])
-		statuses[b.order[n-1]] = core.InboxProcessed
+		statuses[b.order[n-1]] = core.InboxNew
 	}
 	slices.Sort(fresh)
 	if len(b.order) < len(b.keys) {

@@ -42,7 +42,7 @@ func TestInboxBatchLockTimeout(t *testing.T) {
 	}
 	defer tx.Rollback(context.WithoutCancel(t.Context()))
 	var timeout string
-	for i, want := range []core.InboxStatus{core.InboxProcessed, core.InboxDuplicate} {
+	for i, want := range []core.InboxStatus{core.InboxNew, core.InboxDuplicate} {
 		before := fmt.Sprintf("%ds", 7+i)
 		if _, err := tx.Exec(t.Context(), "SET LOCAL lock_timeout = '"+before+"'"); err != nil {
 			t.Fatal(err)
@@ -68,7 +68,7 @@ func TestInboxBatchLockTimeout(t *testing.T) {
 		}
 		return nil
 	})
-	if err != nil || st[0] != core.InboxProcessed || st[1] != core.InboxDuplicate || st[2] != core.InboxProcessed {
+	if err != nil || st[0] != core.InboxNew || st[1] != core.InboxDuplicate || st[2] != core.InboxNew {
 		t.Error(st, err)
 	}
 	if _, err := in.Mark(t.Context(), tx, key("4")); !errors.Is(err, waybill.ErrInvalid) {

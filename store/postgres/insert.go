@@ -114,7 +114,7 @@ func wakeSQL(route, at string) string {
 func (s *stager) statement(rows []core.StagedRow) (insertForm, []any, error) {
 	f := insertForm{one: len(rows) == 1, fresh: true, notify: s.notify}
 	for i := range rows {
-		f.fresh = f.fresh && rows[i].UniqueID
+		f.fresh = f.fresh && rows[i].GeneratedID
 	}
 	if !f.one {
 		args, timed, err := columns(rows)

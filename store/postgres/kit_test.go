@@ -68,7 +68,7 @@ func newSession() core.Session { return core.Session(rand.Int64N(1<<62) + 1) }
 func join(tb testing.TB, s *postgres.Outbox, route string, partitions int) core.Session {
 	tb.Helper()
 	self := newSession()
-	m := core.Member{Session: self, Name: "test", Heartbeats: 1, Lease: time.Hour, Routes: []core.ServedRoute{{Route: route, Partitions: partitions}}, Capacity: 1, FreeCapacity: 1}
+	m := core.Member{Session: self, Name: "test", Heartbeats: 1, Lease: time.Hour, Routes: []core.ServedRoute{{Route: route, InitialPartitions: partitions}}, Capacity: 1, FreeCapacity: 1}
 	r, err := s.Heartbeat(tb.Context(), core.HeartbeatRequest{Self: m, Join: true})
 	if err != nil {
 		tb.Fatal(err)
@@ -100,7 +100,7 @@ func all(route string) core.RouteSlots { return core.RouteSlots{Route: route, Sl
 // read reads a route from its beginning.
 func read(tb testing.TB, s *postgres.Outbox, self core.Session, route string) core.ReadResult {
 	tb.Helper()
-	p, err := s.Read(tb.Context(), self, core.ReadRequest{Slots: []core.RouteSlots{all(route)}, Ranges: []core.Range{{RouteSlots: all(route), To: 1 << 62, Limit: 10_000}}})
+	p, err := s.Read(tb.Context(), self, core.ReadRequest{Slots: []core.RouteSlots{all(route)}, Ranges: []core.Range{{RouteSlots: all(route), UpToSeq: 1 << 62, Limit: 10_000}}})
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -218,7 +218,7 @@ func session(tb testing.TB, o *postgres.Outbox, routes ...string) core.Session {
 	}
 	for _, route := range routes {
 		if !slices.ContainsFunc(m.Routes, func(sv core.ServedRoute) bool { return sv.Route == route }) {
-			m.Routes, known = append(m.Routes, core.ServedRoute{Route: route, Partitions: 1}), false
+			m.Routes, known = append(m.Routes, core.ServedRoute{Route: route, InitialPartitions: 1}), false
 		}
 	}
 	if known {
@@ -250,10 +250,10 @@ func holdNext(tb testing.TB, o *postgres.Outbox, q request) held {
 }
 
 func tryHoldNext(ctx context.Context, o *postgres.Outbox, self core.Session, q request) (c held, err error) {
-	request := core.ReadRequest{BlockedLimit: 1000}
+	request := core.ReadRequest{BlockingLimit: 1000}
 	for _, r := range q.routes {
 		request.Slots = append(request.Slots, all(r))
-		request.Ranges = append(request.Ranges, core.Range{RouteSlots: all(r), To: 1 << 62, Limit: 10_000})
+		request.Ranges = append(request.Ranges, core.Range{RouteSlots: all(r), UpToSeq: 1 << 62, Limit: 10_000})
 	}
 	d, err := o.Due(ctx, self, request.Slots, q.n)
 	if err != nil {

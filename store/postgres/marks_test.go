@@ -19,8 +19,8 @@ import (
 )
 
 // A page tells what it cannot show yet: each record that a later page shows with a number up to Last is of a
-// transaction that RunningTxs names, or that has a mark from NextTx to UpperTx. Transactions commit, roll back, use
-// savepoints, are slow, are prepared, and insert by hand.
+// transaction that RunningTxs names, or that has a mark from SnapshotXmax to LastSeqXmax. Transactions commit, roll
+// back, use savepoints, are slow, are prepared, and insert by hand.
 func TestMarksNeverLie(t *testing.T) {
 	t.Parallel()
 	server := testenv.OwnPostgres(t, testenv.PostgresOptions{Settings: map[string]string{"max_prepared_transactions": "20", "fsync": "off"}})
@@ -68,7 +68,7 @@ func TestMarksNeverLie(t *testing.T) {
 		default:
 		}
 		p, err := s.Read(t.Context(), self, core.ReadRequest{
-			SeenSeq: last, Slots: []core.RouteSlots{all("r")}, Ranges: []core.Range{{RouteSlots: all("r"), From: max(last-2000, 0), To: 1 << 62, Limit: 10_000}},
+			KnownLastSeq: last, Slots: []core.RouteSlots{all("r")}, Ranges: []core.Range{{RouteSlots: all("r"), AfterSeq: max(last-2000, 0), UpToSeq: 1 << 62, Limit: 10_000}},
 		})
 		if err != nil {
 			t.Fatal(err)
@@ -83,7 +83,7 @@ func TestMarksNeverLie(t *testing.T) {
 				t.Fatalf("record %s has slot %d", r.ID, r.Slot)
 			}
 		}
-		if p.UpperTx == 0 && p.LastSeq > last {
+		if p.LastSeqXmax == 0 && p.LastSeq > last {
 			t.Fatalf("numbers up to %d were drawn after %d, and there is no Upper", p.LastSeq, last)
 		}
 		p.Ranges = nil
@@ -92,7 +92,7 @@ func TestMarksNeverLie(t *testing.T) {
 	checked := 0
 	for i, p := range pages {
 		from := int64(0)
-		upper := p.result.UpperTx
+		upper := p.result.LastSeqXmax
 		if i > 0 {
 			from = max(pages[i-1].result.LastSeq-2000, 0)
 		}
@@ -101,8 +101,8 @@ func TestMarksNeverLie(t *testing.T) {
 				continue
 			}
 			checked++
-			if open := slices.Contains(p.result.RunningTxs, mark) || mark >= p.result.NextTx; !open {
-				t.Fatalf("page %d does not show %d of transaction %d, which it says has ended (Next %d, Running %v)", i, seq, mark, p.result.NextTx, p.result.RunningTxs)
+			if open := slices.Contains(p.result.RunningTxs, mark) || mark >= p.result.SnapshotXmax; !open {
+				t.Fatalf("page %d does not show %d of transaction %d, which it says has ended (Next %d, Running %v)", i, seq, mark, p.result.SnapshotXmax, p.result.RunningTxs)
 			}
 			if upper != 0 && mark >= upper {
 				t.Fatalf("page %d has Upper %d and Last %d, and %d is of transaction %d", i, upper, p.result.LastSeq, seq, mark)
@@ -141,7 +141,7 @@ func randomTransaction(t *testing.T, pool *pgxpool.Pool, s *postgres.Outbox, nam
 			_, err = sub.Exec(ctx, "INSERT INTO waybill.waybill_outbox (route, topic, body) SELECT 'r', $2, '' FROM generate_series(1, $1)", rand.IntN(5)+1, name)
 		default:
 			r := row("r", waybill.NewID(), []string{"", "k"}[rand.IntN(2)])
-			r.UniqueID, r.Envelope.Topic = true, name
+			r.GeneratedID, r.Envelope.Topic = true, name
 			err = s.StageRows(ctx, sub, r)
 		}
 		if err == nil && sub != tx {

@@ -310,12 +310,12 @@ func TestMissingTableIsMisconfigured(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, claimErr := o.Read(t.Context(), 1, core.ReadRequest{})
+	_, readErr := o.Read(t.Context(), 1, core.ReadRequest{})
 	stageErr := pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
 		_, err := o.Stage(t.Context(), tx, message())
 		return err
 	})
-	for _, err := range []error{claimErr, stageErr} {
+	for _, err := range []error{readErr, stageErr} {
 		if !errors.Is(err, waybill.ErrMisconfigured) || !strings.Contains(err.Error(), "run the migrations") {
 			t.Errorf("%v", err)
 		}

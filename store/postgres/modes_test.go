@@ -62,9 +62,9 @@ func everyCall(t *testing.T, pool *pgxpool.Pool) {
 	self := session(t, o, waybill.DefaultRoute)
 	p, err := o.Read(t.Context(), self, core.ReadRequest{
 		Slots: []core.RouteSlots{all(waybill.DefaultRoute)}, NewlyOwned: []core.RouteSlots{all(waybill.DefaultRoute)}, BlockingRoutes: []string{waybill.DefaultRoute},
-		Keys: []core.KeyRange{{Route: waybill.DefaultRoute, Key: "k", To: 1 << 62}}, Recheck: []core.Ref{c.Records[0].Ref, c.Records[3].Ref},
+		Keys: []core.KeyRange{{Route: waybill.DefaultRoute, Key: "k", UpToSeq: 1 << 62}}, Recheck: []core.Ref{c.Records[0].Ref, c.Records[3].Ref},
 	})
-	if err != nil || len(p.Blocked) != 2 || len(p.Keys[0].Blocked) != 2 || len(p.Rechecked) != 1 || len(p.RecheckedBlocked) != 1 {
+	if err != nil || len(p.Blocking) != 2 || len(p.Keys[0].Blocking) != 2 || len(p.Rechecked) != 1 || len(p.RecheckedBlocking) != 1 {
 		t.Errorf("%+v, %v", p, err)
 	}
 	if d, err := o.Due(t.Context(), self, []core.RouteSlots{all(waybill.DefaultRoute)}, 10); err != nil || len(d.Retries) != 1 {

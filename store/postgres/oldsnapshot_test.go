@@ -231,7 +231,7 @@ func TestNoticeBehindAnOldSnapshot(t *testing.T) {
 	few()
 	b.same(before, b.most(few))
 	// A member that gets a partition asks for all.
-	self := core.Member{Session: b.d.Session(), Routes: []core.ServedRoute{{Route: "r", Partitions: 1}}}
+	self := core.Member{Session: b.d.Session(), Routes: []core.ServedRoute{{Route: "r", InitialPartitions: 1}}}
 	for name, ask := range map[string]func() error{
 		"read": func() error {
 			_, err := b.o.Read(b.Context(), self.Session, core.ReadRequest{Slots: []core.RouteSlots{all("r")}})

@@ -173,9 +173,9 @@ func runCrowd(t *testing.T, actions []admin.HeadAction, force bool) (*crowd, []s
 	return c, ids
 }
 
-// OR-05 DB-12: with skips, parks and redrives by force order is given up, but nothing is lost, doubled or taken from a
-// relay that holds it.
-func TestDecisionsRaceWithClaims(t *testing.T) {
+// OR-05 DB-12: with skips, heads set aside and redrives by force order is given up, but nothing is lost, doubled or
+// taken from a relay that holds it.
+func TestDecisionsRaceWithHolds(t *testing.T) {
 	t.Parallel()
 	runCrowd(t, []admin.HeadAction{admin.HeadSkip, admin.HeadSetAside, admin.HeadRequeue}, true)
 }

@@ -132,7 +132,7 @@ func TestRoomOfShortKeys(t *testing.T) {
 	exec(t, pool, "INSERT INTO waybill.waybill_outbox (topic, key, body, own_id) SELECT 't', 'k' || i % 3, '', false FROM generate_series(1, 4) i")
 	request := core.ReadRequest{Slots: []core.RouteSlots{all(waybill.DefaultRoute)}}
 	for i := range 3 {
-		request.Keys = append(request.Keys, core.KeyRange{Route: waybill.DefaultRoute, Key: fmt.Sprint("k", i), To: 1 << 62, Limit: 25})
+		request.Keys = append(request.Keys, core.KeyRange{Route: waybill.DefaultRoute, Key: fmt.Sprint("k", i), UpToSeq: 1 << 62, Limit: 25})
 	}
 	result, err := o.Read(t.Context(), join(t, o, waybill.DefaultRoute, 1), request)
 	if err != nil {

@@ -57,7 +57,7 @@ func (o *Outbox) readOnce(ctx context.Context, self core.Session, request *core.
 		}
 		cut = false
 		queuePage(b, self, request, from.after, &p, &now)
-		b.Queue(b.sql.read.upper, request.SeenSeq, request.SeenNotice).QueryRow(func(row pgx.Row) error { return row.Scan(&p.UpperTx) })
+		b.Queue(b.sql.read.upper, request.KnownLastSeq, request.KnownLastNotice).QueryRow(func(row pgx.Row) error { return row.Scan(&p.LastSeqXmax) })
 		c := collector{shared: shared, now: &now, cut: &cut, first: 64}
 		o.queueRanges(b, request, &p, c)
 		c.first = 1
@@ -65,7 +65,7 @@ func (o *Outbox) readOnce(ctx context.Context, self core.Session, request *core.
 		queueFresh(b, self, request, &p)
 		o.queueAgain(b, self, request, &p, &now)
 	})
-	if err == nil && !o.floor.holds(from, p.Epoch, p.LastNotice) {
+	if err == nil && !o.floor.holds(from, p.StoreEpoch, p.LastNotice) {
 		return o.readOnce(ctx, self, request, shared)
 	}
 	return p, cut, err
@@ -125,7 +125,7 @@ func queuePage(b *batch, self core.Session, request *core.ReadRequest, floor int
 	b.Queue(b.sql.read.page, int64(self), routes, slots, max(request.AfterNotice, floor)).QueryRow(func(row pgx.Row) error {
 		var owned []int64
 		var notice []byte
-		err := row.Scan(&result.IsMember, &result.Suspected, &result.Epoch, &result.LastSeq, now, &result.NextTx, &result.RunningTxs, &owned, &result.LastNotice, &notice)
+		err := row.Scan(&result.IsMember, &result.Suspected, &result.StoreEpoch, &result.LastSeq, now, &result.SnapshotXmax, &result.RunningTxs, &owned, &result.LastNotice, &notice)
 		if err != nil {
 			return err
 		}
@@ -148,7 +148,7 @@ func (o *Outbox) queueRanges(b *batch, request *core.ReadRequest, result *core.R
 	keyed, limit, skip := make([]bool, n), make([]int, n), []int64{}
 	for i := range request.Ranges {
 		r := &request.Ranges[i]
-		at[i], routes[i], slots[i], lo[i], hi[i], keyed[i], limit[i] = i, r.Route, bits(r.Slots), r.From, r.To, r.KeyedOnly, orDefault(r.Limit)
+		at[i], routes[i], slots[i], lo[i], hi[i], keyed[i], limit[i] = i, r.Route, bits(r.Slots), r.AfterSeq, r.UpToSeq, r.KeyedOnly, orDefault(r.Limit)
 		skip = append(skip, r.ExcludeSeqs...)
 	}
 	sql, args := &b.sql.read.ranges, []any{orAll(request.Bytes), at, routes, slots, lo, hi, keyed, limit}
@@ -172,7 +172,7 @@ func (o *Outbox) queueKeys(b *batch, self core.Session, request *core.ReadReques
 	lo, hi, limit := make([]int64, n), make([]int64, n), make([]int, n)
 	for i := range request.Keys {
 		k := &request.Keys[i]
-		at[i], routes[i], keys[i], lo[i], hi[i], limit[i] = i, k.Route, k.Key, k.From, k.To, orDefault(k.Limit)
+		at[i], routes[i], keys[i], lo[i], hi[i], limit[i] = i, k.Route, k.Key, k.AfterSeq, k.UpToSeq, orDefault(k.Limit)
 	}
 	d := o.reader()
 	to := func(n int) (*[]core.Record, *bool, string, int) {
@@ -184,7 +184,7 @@ func (o *Outbox) queueKeys(b *batch, self core.Session, request *core.ReadReques
 	b.each(func(rows pgx.Rows) error {
 		n, w, err := readWaiting(rows)
 		if err == nil {
-			result.Keys[n].Blocked = append(result.Keys[n].Blocked, w)
+			result.Keys[n].Blocking = append(result.Keys[n].Blocking, w)
 		}
 		return err
 	}, b.sql.read.keysWaiting, int64(self), at, routes, keys, notNil(request.BlockingRoutes))
@@ -195,13 +195,13 @@ func queueFresh(b *batch, self core.Session, request *core.ReadRequest, result *
 		return
 	}
 	routes, slots := parts(request.NewlyOwned)
-	limit := orDefault(request.BlockedLimit)
+	limit := orDefault(request.BlockingLimit)
 	b.each(func(rows pgx.Rows) error {
 		_, w, err := readWaiting(rows)
-		if len(result.Blocked) < limit {
-			result.Blocked = append(result.Blocked, w)
+		if len(result.Blocking) < limit {
+			result.Blocking = append(result.Blocking, w)
 		} else {
-			result.MoreBlocked = true
+			result.MoreBlocking = true
 		}
 		return err
 	}, b.sql.read.fresh, int64(self), routes, slots, request.NewlyOwnedAfter, limit+1, notNil(request.BlockingRoutes))
@@ -223,8 +223,8 @@ func (o *Outbox) queueAgain(b *batch, self core.Session, request *core.ReadReque
 		if why == 0 {
 			result.Rechecked = append(result.Rechecked, *r)
 		} else {
-			result.RecheckedBlocked = append(result.RecheckedBlocked,
-				core.BlockedRecord{Ref: r.Ref, Slot: r.Slot, Key: r.Envelope.Key, Why: core.BlockReason(why), HeldBy: r.HeldBy})
+			result.RecheckedBlocking = append(result.RecheckedBlocking,
+				core.BlockingRecord{Ref: r.Ref, Slot: r.Slot, Key: r.Envelope.Key, Why: core.BlockReason(why), HeldBy: r.HeldBy})
 		}
 		return nil
 	}, b.sql.read.again, int64(self), c.n, c.routes, c.seqs, c.ids, notNil(request.BlockingRoutes))

@@ -72,7 +72,7 @@ func (d *recordReader) read(rows pgx.Rows, now time.Time) (*core.Record, error) 
 		e.Expires = d.expires.UTC()
 		r.Expires, r.ExpiresIn = true, d.expires.Sub(now)
 	}
-	r.Age = max(now.Sub(d.since), 0)
+	r.DueFor = max(now.Sub(d.since), 0)
 	r.Failed = r.Attempts > 0
 	r.Err = decodeAttrs(e, d.attrs)
 	if r.Err == nil && d.stamp < 0 {
@@ -88,7 +88,7 @@ const waitingSQL = `r.route, r.seq, r.id, r.version, r.slot, r.key, r.why, r.hol
 // null if nothing does.
 const whySQL = `CASE WHEN ` + holderSQL + ` NOT IN (0, $1::bigint) THEN {held} WHEN r.retry AND r.key <> '' THEN {retrying} END`
 
-func readWaiting(rows pgx.Rows) (n int, w core.BlockedRecord, err error) {
+func readWaiting(rows pgx.Rows) (n int, w core.BlockingRecord, err error) {
 	err = rows.Scan(&n, &w.Route, &w.Seq, &w.ID, &w.Version, &w.Slot, &w.Key, (*uint8)(&w.Why), (*int64)(&w.HeldBy))
 	return n, w, err
 }

@@ -197,7 +197,7 @@ func TestOldSnapshotSlowsNobody(t *testing.T) {
 		touched, _ := buffers(t, pool, postgres.SQL(o, postgres.RangesSQL),
 			int64(1<<24), []int{0}, []string{waybill.DefaultRoute}, []int64{-1}, []int64{from}, []int64{math.MaxInt64}, []bool{false}, []int{500})
 		for done := 0; done < 3000; {
-			p, err := o.Read(t.Context(), self, core.ReadRequest{SeenSeq: from, Ranges: []core.Range{{RouteSlots: all(waybill.DefaultRoute), From: from, To: 1 << 62, Limit: 500}}})
+			p, err := o.Read(t.Context(), self, core.ReadRequest{KnownLastSeq: from, Ranges: []core.Range{{RouteSlots: all(waybill.DefaultRoute), AfterSeq: from, UpToSeq: 1 << 62, Limit: 500}}})
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -28,7 +28,7 @@ func (o *Outbox) StageRows(ctx context.Context, tx pgx.Tx, rows ...core.StagedRo
 	n := len(rows)
 	own, dedupe := make([]bool, n), make([]string, n)
 	for i, r := range rows {
-		own[i], dedupe[i] = !r.UniqueID, r.DedupeKey
+		own[i], dedupe[i] = !r.GeneratedID, r.DedupeKey
 	}
 	args, _, err := columns(rows)
 	if err != nil {

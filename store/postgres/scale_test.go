@@ -110,7 +110,7 @@ func TestReadAndSettleScale(t *testing.T) {
 		self := join(t, o, waybill.DefaultRoute, 1)
 		part, from := all(waybill.DefaultRoute), int64(0)
 		page := func() (rs []core.Record) {
-			p, err := o.Read(t.Context(), self, core.ReadRequest{Slots: []core.RouteSlots{part}, Ranges: []core.Range{{RouteSlots: part, From: from, To: 1 << 62, Limit: 500}}, Bytes: 1 << 24})
+			p, err := o.Read(t.Context(), self, core.ReadRequest{Slots: []core.RouteSlots{part}, Ranges: []core.Range{{RouteSlots: part, AfterSeq: from, UpToSeq: 1 << 62, Limit: 500}}, Bytes: 1 << 24})
 			if err != nil || len(p.Ranges[0].Records) != 500 {
 				t.Fatal(err, len(p.Ranges))
 			}

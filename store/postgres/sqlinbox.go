@@ -64,7 +64,7 @@ func (i *SQLInbox) do(ctx context.Context, key core.InboxKey, fn func(ctx contex
 	if err != nil {
 		return core.InboxNone, dberr.Failure("inbox: mark", err)
 	}
-	if status != core.InboxProcessed {
+	if status != core.InboxNew {
 		return status, nil
 	}
 	if err := fn(ctx, tx); err != nil {
@@ -78,5 +78,5 @@ func (i *SQLInbox) do(ctx context.Context, key core.InboxKey, fn func(ctx contex
 	if err := tx.Commit(); err != nil {
 		return core.InboxNone, dberr.CommitError("inbox: commit", err)
 	}
-	return core.InboxProcessed, nil
+	return core.InboxNew, nil
 }

@@ -82,7 +82,7 @@ func sleepThen(t *testing.T, o *postgres.Outbox, limit time.Duration, wake func(
 // limit.
 func wakes(t *testing.T, o *postgres.Outbox, want core.WakeCause, wake func()) {
 	t.Helper()
-	// Shorter than a Wait by itself: so its end by the limit is a WakeTimer, and no WakePoll.
+	// Shorter than a Wait by itself: so its end by the limit is a WakeLimit, and no WakePoll.
 	const limit = 3 * time.Second
 	patience.Until(t, "woken by "+string(want), func() bool { return sleepThen(t, o, limit, wake).cause == want })
 }
@@ -122,10 +122,10 @@ func TestWakeUp(t *testing.T) {
 		const limit = 300 * time.Millisecond
 		patience.Until(t, "the limit ends a sleep", func() bool {
 			w := sleepThen(t, o, limit, func() {})
-			if w.cause == core.WakeNotify || w.cause == core.WakeTimer && w.after < limit {
+			if w.cause == core.WakeNotify || w.cause == core.WakeLimit && w.after < limit {
 				t.Fatalf("%+v", w)
 			}
-			return w.cause == core.WakeTimer
+			return w.cause == core.WakeLimit
 		})
 	})
 	t.Run("by hint", func(t *testing.T) {
@@ -301,7 +301,7 @@ func sleepsDeeply(t *testing.T, o *postgres.Outbox, pool *pgxpool.Pool, self cor
 	patience.Until(t, "nothing is open", func() bool {
 		look(t, o, self)
 		cause, err := o.Wait(t.Context(), []string{waybill.DefaultRoute}, 10*time.Millisecond)
-		return err == nil && cause == core.WakeTimer
+		return err == nil && cause == core.WakeLimit
 	})
 	// Another relay sleeps, but not for long enough.
 	exec(t, pool, `SELECT setval('waybill.waybill_outbox_wake', (extract(epoch FROM now()) * 1000)::bigint + 600000)`)
@@ -422,7 +422,7 @@ func TestWaitHearsWhatWasOpen(t *testing.T) {
 			for _, r := range holdNext(t, o, want(10)).Records {
 				settle(t, o, core.Published(&r))
 			}
-			return wait(100*time.Millisecond) == core.WakeTimer
+			return wait(100*time.Millisecond) == core.WakeLimit
 		})
 	}
 	stage(t, pool, o, message())

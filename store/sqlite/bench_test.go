@@ -41,8 +41,8 @@ func BenchmarkDrain(b *testing.B) {
 		n := 0
 		for range b.N {
 			p, err := s.Read(b.Context(), self, core.ReadRequest{
-				SeenSeq: last, Slots: []core.RouteSlots{all(route)},
-				Ranges: []core.Range{{RouteSlots: all(route), To: 1 << 62, Limit: 500}},
+				KnownLastSeq: last, Slots: []core.RouteSlots{all(route)},
+				Ranges: []core.Range{{RouteSlots: all(route), UpToSeq: 1 << 62, Limit: 500}},
 			})
 			if err != nil {
 				b.Fatal(err)
@@ -69,7 +69,7 @@ func BenchmarkDrain(b *testing.B) {
 			if _, err := s.Read(b.Context(), self,
 				core.ReadRequest{
 					Slots:  []core.RouteSlots{all(route)},
-					Ranges: []core.Range{{RouteSlots: all(route), From: 1 << 60, To: 1 << 62}},
+					Ranges: []core.Range{{RouteSlots: all(route), AfterSeq: 1 << 60, UpToSeq: 1 << 62}},
 				}); err != nil {
 				b.Fatal(err)
 			}
@@ -83,7 +83,7 @@ func BenchmarkDrain(b *testing.B) {
 		}
 	})
 	b.Run("renewal", func(b *testing.B) {
-		m := core.Member{Session: self, Name: "bench", Routes: []core.ServedRoute{{Route: route, Partitions: 64}}}
+		m := core.Member{Session: self, Name: "bench", Routes: []core.ServedRoute{{Route: route, InitialPartitions: 64}}}
 		for i := range b.N {
 			m.Heartbeats = int64(i) + 2
 			heartbeat(b, s, core.HeartbeatRequest{Self: m})

@@ -151,7 +151,7 @@ func (w *canceller) cancelRecord(ctx context.Context, t *target, reason waybill.
 
 // partition returns the facts about the partition of r that the rules need.
 func (w *work) partition(ctx context.Context, r *row) (u rules.Partition, err error) {
-	_, err = w.one(ctx, []any{(*int64)(&u.Owner), &u.UncertainUpTo}, partitionText, r.Route, int64(r.Slot))
+	_, err = w.one(ctx, []any{(*int64)(&u.Owner), &u.MaybeOutUpTo}, partitionText, r.Route, int64(r.Slot))
 	return u, err
 }
 
@@ -178,7 +178,7 @@ func (w *canceller) replace(ctx context.Context, r *core.StagedRow) (waybill.Can
 		return waybill.CancelNotFound, err
 	}
 	if foreign, err := w.holder(ctx, r, new(string)); err != nil || foreign {
-		return waybill.CancelNotFound, cmp.Or(err, r.KeyTakenError("waybill/sqlite: stage"))
+		return waybill.CancelNotFound, cmp.Or(err, r.DedupeKeyTakenError("waybill/sqlite: stage"))
 	}
 	t, err := w.target(ctx, byKeyText, r.Route, r.Envelope.Topic, r.DedupeKey)
 	if err != nil || t == nil {

@@ -231,8 +231,8 @@ func TestCancelledAreKeptOnRequest(t *testing.T) {
 		}
 	}
 	p := page(t, s, self, route)
-	if got := ids(p.Ranges[0].Records); got != "c d " || len(p.Blocked) > 0 {
-		t.Errorf("ready: %s, waiting %v", got, p.Blocked)
+	if got := ids(p.Ranges[0].Records); got != "c d " || len(p.Blocking) > 0 {
+		t.Errorf("ready: %s, waiting %v", got, p.Blocking)
 	}
 	if got := stage(t, s, raw("b", ""))[0]; !got.Duplicate {
 		t.Error("the id of a cancelled message that is kept is no duplicate")

@@ -46,13 +46,13 @@ func Example() {
 	fmt.Println(place(order{ID: "o-1"}))
 
 	// The engine of a relay does this: it joins, takes the partitions of the route, reads, publishes and settles.
-	self := core.Member{Session: 1, Name: "example", Routes: []core.ServedRoute{{Route: waybill.DefaultRoute, Partitions: 1}}}
+	self := core.Member{Session: 1, Name: "example", Routes: []core.ServedRoute{{Route: waybill.DefaultRoute, InitialPartitions: 1}}}
 	partition := core.SplitPartitions(waybill.DefaultRoute, 1)[0]
 	if _, err := store.Heartbeat(ctx, core.HeartbeatRequest{Self: self, Join: true, Transfers: []core.Transfer{{Partition: partition, To: 1}}}); err != nil {
 		panic(err)
 	}
 	part := core.RouteSlots{Route: waybill.DefaultRoute, Slots: core.AllSlots}
-	result, err := store.Read(ctx, 1, core.ReadRequest{Ranges: []core.Range{{RouteSlots: part, To: 1 << 62, Limit: 100}}})
+	result, err := store.Read(ctx, 1, core.ReadRequest{Ranges: []core.Range{{RouteSlots: part, UpToSeq: 1 << 62, Limit: 100}}})
 	if err != nil {
 		panic(err)
 	}

@@ -81,7 +81,7 @@ func (w *work) Suspect(ctx context.Context, session core.Session) error {
 
 // Kept is of [rules.MembershipTx].
 func (w *work) Kept(ctx context.Context, route string) (u core.PartitionState, err error) {
-	_, err = w.one(ctx, []any{&u.ReadAfter, &u.UncertainUpTo, &u.Term}, keptText, route)
+	_, err = w.one(ctx, []any{&u.ReadAfter, &u.MaybeOutUpTo, &u.Term}, keptText, route)
 	return u, err
 }
 
@@ -107,7 +107,7 @@ func (*work) Transfer(context.Context, core.Session, core.Session) (bool, error)
 // Save is of [rules.MembershipTx].
 func (w *work) Save(ctx context.Context, partitions []core.PartitionState) error {
 	for _, u := range partitions {
-		if _, err := w.exec(ctx, savePartitionText, u.Partition.Route, u.Partition.From, u.Partition.To, int64(u.Owner), u.Term, u.ReadAfter, u.UncertainUpTo); err != nil {
+		if _, err := w.exec(ctx, savePartitionText, u.Partition.Route, u.Partition.From, u.Partition.To, int64(u.Owner), u.Term, u.ReadAfter, u.MaybeOutUpTo); err != nil {
 			return err
 		}
 	}
@@ -116,7 +116,7 @@ func (w *work) Save(ctx context.Context, partitions []core.PartitionState) error
 
 // Retire is of [rules.MembershipTx].
 func (w *work) Retire(ctx context.Context, kept core.PartitionState) error {
-	if _, err := w.exec(ctx, keepHintText, kept.Partition.Route, kept.ReadAfter, kept.UncertainUpTo, kept.Term); err != nil {
+	if _, err := w.exec(ctx, keepHintText, kept.Partition.Route, kept.ReadAfter, kept.MaybeOutUpTo, kept.Term); err != nil {
 		return err
 	}
 	_, err := w.exec(ctx, dropPartitionsText, kept.Partition.Route)
@@ -125,9 +125,9 @@ func (w *work) Retire(ctx context.Context, kept core.PartitionState) error {
 
 // servedRoute is a route in column routes.
 type servedRoute struct {
-	Route       string `json:"route"`
-	Partitions  int    `json:"partitions"`
-	Unavailable bool   `json:"unavailable,omitempty"`
+	Route             string `json:"route"`
+	InitialPartitions int    `json:"partitions"`
+	Unavailable       bool   `json:"unavailable,omitempty"`
 
 	HandedOut       int           `json:"handed_out,omitempty"`
 	OldestHandedOut time.Duration `json:"oldest_handed_out,omitempty"`

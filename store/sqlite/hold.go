@@ -98,13 +98,13 @@ func (t *holding) next(ctx context.Context) error {
 	want := t.want
 	known := map[int64]string{}
 	for _, ref := range want.ExcludeRefs {
-		if ref.Route == want.Slots.Route {
+		if ref.Route == want.KeylessSlots.Route {
 			known[ref.Seq] = ref.ID
 		}
 	}
 	mine, err := t.held(ctx, t.self, func(r *row) bool {
 		id, out := known[r.Seq]
-		return r.Route == want.Slots.Route && want.Slots.Slots.Has(r.Slot) && r.Ready() && r.key == "" && (!out || id != r.ID)
+		return r.Route == want.KeylessSlots.Route && want.KeylessSlots.Slots.Has(r.Slot) && r.Ready() && r.key == "" && (!out || id != r.ID)
 	})
 	if err != nil {
 		return err
@@ -156,7 +156,7 @@ func (w *work) held(ctx context.Context, self core.Session, wanted func(*row) bo
 
 // free returns up to n records that no session holds, within the limit of bytes.
 func (t *holding) free(ctx context.Context, n int) (out []row, err error) {
-	part := t.want.Slots
+	part := t.want.KeylessSlots
 	var bytes int64
 	err = t.each(ctx, func(rows *sql.Rows) (bool, error) {
 		var r row

@@ -24,11 +24,11 @@ func (s *Store) Do(ctx context.Context, key core.InboxKey, fn func(ctx context.C
 	if err != nil {
 		return core.InboxNone, err
 	}
-	leave, err := s.enter(ctx)
+	exit, err := s.enter(ctx)
 	if err != nil {
 		return core.InboxNone, outage("inbox", err)
 	}
-	defer leave()
+	defer exit()
 	tx, err := s.beginInbox(ctx)
 	if err != nil {
 		return core.InboxNone, s.classify("inbox", err)
@@ -46,7 +46,7 @@ func (s *Store) Do(ctx context.Context, key core.InboxKey, fn func(ctx context.C
 	if err := s.commitInbox(ctx, tx); err != nil {
 		return core.InboxNone, err
 	}
-	return core.InboxProcessed, nil
+	return core.InboxNew, nil
 }
 
 // again is the answer when a key was not marked: it is a duplicate or a conflict, unless the connection has attached

@@ -38,7 +38,7 @@ func TestInboxOnce(t *testing.T) {
 			switch st, err := s.Do(t.Context(), key, effect); {
 			case err != nil:
 				failed.Add(1)
-			case st == core.InboxProcessed:
+			case st == core.InboxNew:
 				processed.Add(1)
 			case st == core.InboxDuplicate:
 				duplicate.Add(1)

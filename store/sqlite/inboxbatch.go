@@ -61,11 +61,11 @@ func (s *Store) DoBatch(
 	if _, err := s.prepared(ctx, "inbox"); err != nil {
 		return nil, err
 	}
-	leave, err := s.enter(ctx)
+	exit, err := s.enter(ctx)
 	if err != nil {
 		return nil, outage("inbox", err)
 	}
-	defer leave()
+	defer exit()
 	tx, err := s.beginInbox(ctx)
 	if err != nil {
 		return nil, s.classify("inbox", err)
@@ -84,7 +84,7 @@ func (s *Store) DoBatch(
 	for i := range keys {
 		key := keys[i].WithoutHash()
 		if statuses[i] = keys[i].StatusOfMarked(kept[key]); isNew[key] {
-			statuses[i] = core.InboxProcessed
+			statuses[i] = core.InboxNew
 			fresh = append(fresh, i)
 			delete(isNew, key)
 		}
@@ -139,7 +139,7 @@ func (s *Store) Mark(ctx context.Context, tx *sql.Tx, key core.InboxKey) (core.I
 	} else if n == 0 {
 		return s.again(ctx, tx, &key)
 	}
-	return core.InboxProcessed, nil
+	return core.InboxNew, nil
 }
 
 // PurgeInbox deletes old marks; see [core.InboxPurger]. At most 100,000 at a time. No other process can write

@@ -118,7 +118,7 @@ func join(tb testing.TB, s *Store, routes ...string) core.Member {
 	tb.Helper()
 	m := core.Member{Session: core.Session(sessions.Add(1)), Name: "tester", Heartbeats: 1, Lease: 10 * time.Second, Capacity: 1, FreeCapacity: 1}
 	for _, r := range routes {
-		m.Routes = append(m.Routes, core.ServedRoute{Route: r, Partitions: 2})
+		m.Routes = append(m.Routes, core.ServedRoute{Route: r, InitialPartitions: 2})
 	}
 	r := heartbeat(tb, s, core.HeartbeatRequest{Self: m, Join: true})
 	var moves []core.Transfer
@@ -138,7 +138,7 @@ func page(tb testing.TB, s *Store, self core.Session, route string) core.ReadRes
 	tb.Helper()
 	p, err := s.Read(tb.Context(), self, core.ReadRequest{
 		Slots: []core.RouteSlots{all(route)}, NewlyOwned: []core.RouteSlots{all(route)}, BlockingRoutes: []string{route},
-		Ranges: []core.Range{{RouteSlots: all(route), To: 1 << 62}},
+		Ranges: []core.Range{{RouteSlots: all(route), UpToSeq: 1 << 62}},
 	})
 	if err != nil {
 		tb.Fatal(err)

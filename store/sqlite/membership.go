@@ -19,7 +19,7 @@ const (
 
 // membership returns the members, and the partitions with their owners.
 func (w *work) membership(ctx context.Context, self core.Session) (out core.Membership, err error) {
-	if out.Epoch, err = w.epoch(ctx); err != nil {
+	if out.StoreEpoch, err = w.epoch(ctx); err != nil {
 		return out, err
 	}
 	if out.Members, err = w.members(ctx); err != nil {
@@ -71,7 +71,7 @@ func (w *work) members(ctx context.Context) (out []core.Member, err error) {
 func (w *work) partitions(ctx context.Context) (out []core.PartitionState, err error) {
 	err = w.each(ctx, func(rows *sql.Rows) (bool, error) {
 		var u core.PartitionState
-		err := rows.Scan(&u.Partition.Route, &u.Partition.From, &u.Partition.To, (*int64)(&u.Owner), &u.Term, &u.ReadAfter, &u.UncertainUpTo)
+		err := rows.Scan(&u.Partition.Route, &u.Partition.From, &u.Partition.To, (*int64)(&u.Owner), &u.Term, &u.ReadAfter, &u.MaybeOutUpTo)
 		out = append(out, u)
 		return true, err
 	}, partitionsText)

@@ -65,7 +65,7 @@ func TestMillionRows(t *testing.T) {
 	for more := true; more; pages++ {
 		counted("page of the backlog", func() {
 			front = look(core.ReadRequest{Ranges: []core.Range{{
-				RouteSlots: all(route), From: from, To: 1 << 62, Limit: 500,
+				RouteSlots: all(route), AfterSeq: from, UpToSeq: 1 << 62, Limit: 500,
 				ExcludeKeys: []string{"blocked"},
 			}}, Bytes: 1 << 20})
 		})
@@ -82,8 +82,8 @@ func TestMillionRows(t *testing.T) {
 		var p core.ReadResult
 		counted("read", func() {
 			p = look(core.ReadRequest{
-				SeenSeq: last, Slots: []core.RouteSlots{all(route)}, Ranges: []core.Range{{RouteSlots: all(route), From: last, To: 1 << 62, Limit: 500}},
-				Keys: []core.KeyRange{{Route: route, Key: key, To: 1 << 62, Limit: 100}}, BlockingRoutes: []string{route},
+				KnownLastSeq: last, Slots: []core.RouteSlots{all(route)}, Ranges: []core.Range{{RouteSlots: all(route), AfterSeq: last, UpToSeq: 1 << 62, Limit: 500}},
+				Keys: []core.KeyRange{{Route: route, Key: key, UpToSeq: 1 << 62, Limit: 100}}, BlockingRoutes: []string{route},
 			})
 		})
 		rs := p.Ranges[0].Records
@@ -104,13 +104,13 @@ func TestMillionRows(t *testing.T) {
 		})
 	}
 	counted("fresh", func() {
-		p := look(core.ReadRequest{NewlyOwned: []core.RouteSlots{all(route)}, BlockedLimit: 1000})
-		if len(p.Blocked) != 1000 || !p.MoreBlocked || p.Blocked[0].ID != "head" {
-			t.Errorf("%d wait, more %v", len(p.Blocked), p.MoreBlocked)
+		p := look(core.ReadRequest{NewlyOwned: []core.RouteSlots{all(route)}, BlockingLimit: 1000})
+		if len(p.Blocking) != 1000 || !p.MoreBlocking || p.Blocking[0].ID != "head" {
+			t.Errorf("%d wait, more %v", len(p.Blocking), p.MoreBlocking)
 		}
 	})
 	counted("next without a key", func() {
-		if taken, err := s.Hold(t.Context(), m.Session, core.HoldRequest{Slots: all(route), KeylessLimit: 10}); err != nil || len(taken) > 0 {
+		if taken, err := s.Hold(t.Context(), m.Session, core.HoldRequest{KeylessSlots: all(route), KeylessLimit: 10}); err != nil || len(taken) > 0 {
 			t.Errorf("%v %v", taken, err)
 		}
 	})

@@ -138,7 +138,7 @@ func TestClean(t *testing.T) {
 	if got := told(t, s, self); got != "1x:retry " {
 		t.Errorf("told %q", got)
 	}
-	if w := page(t, s, self, route).Blocked; len(w) != 2 || w[0].Why != core.BlockedByAbandoned || w[0].ID != "retry" {
+	if w := page(t, s, self, route).Blocking; len(w) != 2 || w[0].Why != core.BlockedByAbandoned || w[0].ID != "retry" {
 		t.Errorf("%+v", w)
 	}
 	clk.advance(2 * time.Hour)

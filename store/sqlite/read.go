@@ -80,15 +80,15 @@ func (rd *reader) head(ctx context.Context) (err error) {
 	if p.IsMember, p.Suspected, err = rd.member(ctx, rd.self); err != nil || !p.IsMember {
 		return err
 	}
-	if p.Epoch, err = rd.epoch(ctx); err != nil {
+	if p.StoreEpoch, err = rd.epoch(ctx); err != nil {
 		return err
 	}
 	if p.LastSeq, err = rd.last(ctx); err != nil {
 		return err
 	}
-	p.NextTx = 1
-	if p.LastSeq != rd.request.SeenSeq {
-		p.UpperTx = p.NextTx
+	p.SnapshotXmax = 1
+	if p.LastSeq != rd.request.KnownLastSeq {
+		p.LastSeqXmax = p.SnapshotXmax
 	}
 	for _, part := range rd.request.Slots {
 		own, err := rd.owns(ctx, rd.self, part.Route)
@@ -132,7 +132,7 @@ func (rd *reader) records(ctx context.Context) error {
 
 // fresh answers ReadRequest.NewlyOwned.
 func (rd *reader) fresh(ctx context.Context) error {
-	limit, p := rd.request.BlockedLimit, &rd.result
+	limit, p := rd.request.BlockingLimit, &rd.result
 	for _, part := range merge(rd.request.NewlyOwned) {
 		texts := []string{waitingText}
 		block := slices.Contains(rd.request.BlockingRoutes, part.Route)
@@ -147,7 +147,7 @@ func (rd *reader) fresh(ctx context.Context) error {
 					return false, err
 				}
 				if w, ok := r.obstructs(rd.self, block); ok && part.Slots.Has(r.Slot) {
-					p.Blocked = append(p.Blocked, w)
+					p.Blocking = append(p.Blocking, w)
 					n++
 				}
 				return limit <= 0 || n <= limit, nil
@@ -157,9 +157,9 @@ func (rd *reader) fresh(ctx context.Context) error {
 			}
 		}
 	}
-	slices.SortFunc(p.Blocked, func(a, b core.BlockedRecord) int { return cmp.Compare(a.Seq, b.Seq) })
-	if limit > 0 && len(p.Blocked) > limit {
-		p.Blocked, p.MoreBlocked = p.Blocked[:limit], true
+	slices.SortFunc(p.Blocking, func(a, b core.BlockingRecord) int { return cmp.Compare(a.Seq, b.Seq) })
+	if limit > 0 && len(p.Blocking) > limit {
+		p.Blocking, p.MoreBlocking = p.Blocking[:limit], true
 	}
 	return nil
 }
@@ -167,12 +167,12 @@ func (rd *reader) fresh(ctx context.Context) error {
 // span answers a range.
 func (rd *reader) span(ctx context.Context, rg *core.Range) (core.Records, error) {
 	return rd.collect(ctx, rg.Limit, func(r *row) bool { return rg.Slots.Has(r.Slot) },
-		rangeText, rg.Route, bits(rg.Slots), rg.From, rg.To, rg.KeyedOnly, list(rg.ExcludeSeqs), list(rg.ExcludeKeys))
+		rangeText, rg.Route, bits(rg.Slots), rg.AfterSeq, rg.UpToSeq, rg.KeyedOnly, list(rg.ExcludeSeqs), list(rg.ExcludeKeys))
 }
 
 // key answers a range of a key.
 func (rd *reader) key(ctx context.Context, kr *core.KeyRange) (out core.KeyRecords, err error) {
-	got, err := rd.collect(ctx, kr.Limit, func(*row) bool { return true }, keyRangeText, kr.Route, kr.Key, kr.From, kr.To)
+	got, err := rd.collect(ctx, kr.Limit, func(*row) bool { return true }, keyRangeText, kr.Route, kr.Key, kr.AfterSeq, kr.UpToSeq)
 	if err != nil {
 		return out, err
 	}
@@ -185,7 +185,7 @@ func (rd *reader) key(ctx context.Context, kr *core.KeyRange) (out core.KeyRecor
 				return false, err
 			}
 			if w, ok := r.obstructs(rd.self, block); ok {
-				out.Blocked = append(out.Blocked, w)
+				out.Blocking = append(out.Blocking, w)
 			}
 			return true, nil
 		}, text, kr.Route, kr.Key)
@@ -235,10 +235,10 @@ func (rd *reader) again(ctx context.Context) error {
 		case r.Ready(), r.Live() && r.Holder != 0:
 			ready = append(ready, r.Seq)
 		case ok:
-			p.RecheckedBlocked = append(p.RecheckedBlocked, w)
+			p.RecheckedBlocking = append(p.RecheckedBlocking, w)
 		case r.Retry():
 			w.Why = core.BlockedByRetry // without a key it holds none, and waits all the same
-			p.RecheckedBlocked = append(p.RecheckedBlocked, w)
+			p.RecheckedBlocking = append(p.RecheckedBlocking, w)
 		}
 	}
 	return rd.load(ctx, ready, func(rec *core.Record) bool {

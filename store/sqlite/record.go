@@ -56,8 +56,8 @@ func (r *row) scan(rows *sql.Rows, after ...any) error {
 
 // obstructs returns r as a record that blocks its key, seen by self, or nil. Blocking abandoned ones count if block is
 // set.
-func (r *row) obstructs(self core.Session, block bool) (core.BlockedRecord, bool) {
-	w := core.BlockedRecord{Ref: r.Ref, Slot: r.Slot, Key: r.key, HeldBy: r.Holder, Why: r.Obstructs(self, block)}
+func (r *row) obstructs(self core.Session, block bool) (core.BlockingRecord, bool) {
+	w := core.BlockingRecord{Ref: r.Ref, Slot: r.Slot, Key: r.key, HeldBy: r.Holder, Why: r.Obstructs(self, block)}
 	return w, w.Why != 0
 }
 
@@ -72,7 +72,7 @@ func (w *work) record(rows *sql.Rows) (r row, rec core.Record, err error) {
 	}
 	rec.Ref, rec.Slot, rec.Attempts, rec.Deliveries, rec.Crashes = r.Ref, r.Slot, r.Attempts, r.Deliveries, r.Crashes
 	rec.Failed, rec.Cancellable, rec.HeldBy = r.State == core.StateFailed, r.Cancellable, r.Holder
-	rec.Age = duration(max(w.now-since, 0))
+	rec.DueFor = duration(max(w.now-since, 0))
 	e.ID, e.Key, e.HLC = r.ID, r.key, hlc.Timestamp(stamp)
 	if err := decodeAttrs(e, attrs); err != nil {
 		rec.Err = fmt.Errorf("waybill/sqlite: read: row %d of %soutbox: %w", r.Seq, w.s.opts.Prefix, err)

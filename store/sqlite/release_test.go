@@ -110,13 +110,13 @@ func worksOn(t *testing.T, s *Store) {
 	}
 	partition := core.Partition{Route: waybill.DefaultRoute, To: core.NumSlots}
 	part := core.RouteSlots{Route: waybill.DefaultRoute, Slots: core.AllSlots}
-	self := core.Member{Session: 7, Heartbeats: 1, Lease: 1e9, Routes: []core.ServedRoute{{Route: waybill.DefaultRoute, Partitions: 1}}}
+	self := core.Member{Session: 7, Heartbeats: 1, Lease: 1e9, Routes: []core.ServedRoute{{Route: waybill.DefaultRoute, InitialPartitions: 1}}}
 	for _, step := range []core.HeartbeatRequest{{Self: self, Join: true}, {Self: self, Transfers: []core.Transfer{{Partition: partition, To: self.Session}}}} {
 		if _, err := s.Heartbeat(t.Context(), step); err != nil {
 			t.Fatal(err)
 		}
 	}
-	result, err := s.Read(t.Context(), self.Session, core.ReadRequest{Ranges: []core.Range{{RouteSlots: part, To: 1 << 60, Limit: 10}}, Bytes: 1 << 20})
+	result, err := s.Read(t.Context(), self.Session, core.ReadRequest{Ranges: []core.Range{{RouteSlots: part, UpToSeq: 1 << 60, Limit: 10}}, Bytes: 1 << 20})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -129,7 +129,7 @@ func worksOn(t *testing.T, s *Store) {
 	if _, err := s.Heartbeat(t.Context(), core.HeartbeatRequest{Self: self, Leave: true}); err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []core.InboxStatus{core.InboxProcessed, core.InboxDuplicate} {
+	for _, want := range []core.InboxStatus{core.InboxNew, core.InboxDuplicate} {
 		got, err := s.Do(t.Context(), core.InboxKey{Consumer: "c", Source: "/s", ID: staged[0].ID}, func(context.Context, *sql.Tx) error { return nil })
 		if err != nil || got != want {
 			t.Errorf("inbox: %s, %v, want %s", got, err, want)

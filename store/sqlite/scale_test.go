@@ -78,7 +78,7 @@ func TestMillionRowsPages(t *testing.T) {
 		var records []core.Record
 		for _, from := range []int64{0, int64(n / 8)} {
 			call(fmt.Sprintf("read, at the front %t", from == 0), func(s *Store) error {
-				p, err := s.Read(t.Context(), self, core.ReadRequest{Slots: []core.RouteSlots{all(route)}, Ranges: []core.Range{{RouteSlots: all(route), From: from, To: 1 << 62, Limit: 500}}})
+				p, err := s.Read(t.Context(), self, core.ReadRequest{Slots: []core.RouteSlots{all(route)}, Ranges: []core.Range{{RouteSlots: all(route), AfterSeq: from, UpToSeq: 1 << 62, Limit: 500}}})
 				records = p.Ranges[0].Records
 				if len(records) != 500 {
 					t.Errorf("%d records from %d on", len(records), from)

@@ -338,7 +338,7 @@ func TestOwnDatabase(t *testing.T) {
 	}
 	settle(t, s, self, core.Published(get(t, s, self, "default", "a")))
 	if st, err := s.Do(t.Context(), core.InboxKey{Consumer: "c", Source: "s", ID: "i"},
-		func(context.Context, *sql.Tx) error { return nil }); st != core.InboxProcessed || err != nil {
+		func(context.Context, *sql.Tx) error { return nil }); st != core.InboxNew || err != nil {
 		t.Fatal(st, err)
 	}
 	for range 2 {

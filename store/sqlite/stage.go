@@ -119,7 +119,7 @@ func (w *canceller) stage(ctx context.Context, rows []core.StagedRow, staged []w
 		}
 		// Is it a duplicate of its own id, or of the live message with its key?
 		if foreign, err := w.holder(ctx, r, &staged[i].ID); err != nil || foreign {
-			return cmp.Or(err, r.KeyTakenError("waybill/sqlite: stage"))
+			return cmp.Or(err, r.DedupeKeyTakenError("waybill/sqlite: stage"))
 		}
 	}
 	return nil

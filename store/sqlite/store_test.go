@@ -90,8 +90,8 @@ func TestPlainSQL(t *testing.T) {
 	slot := core.SlotOf(route, "k", "")
 	part := core.RouteSlots{Route: route, Slots: 1 << slot}
 	p, err := s.Read(t.Context(), self, core.ReadRequest{Ranges: []core.Range{
-		{RouteSlots: part, To: 1 << 62, Limit: 2},
-		{RouteSlots: part, From: 2, To: 1 << 62},
+		{RouteSlots: part, UpToSeq: 1 << 62, Limit: 2},
+		{RouteSlots: part, AfterSeq: 2, UpToSeq: 1 << 62},
 	}})
 	if err != nil {
 		t.Fatal(err)
@@ -104,7 +104,7 @@ func TestPlainSQL(t *testing.T) {
 		t.Errorf("%+v", b)
 	}
 	hold(t, s, self, &b)
-	taken, err := s.Hold(t.Context(), self, core.HoldRequest{Slots: all(route), KeylessLimit: 5})
+	taken, err := s.Hold(t.Context(), self, core.HoldRequest{KeylessSlots: all(route), KeylessLimit: 5})
 	if err != nil || len(taken) != 1 || taken[0].Ref.ID != "c" || taken[0].Record.Slot != core.SlotOf(route, "", "c") {
 		t.Errorf("%+v %v", taken, err)
 	}
@@ -170,7 +170,7 @@ func TestTwoStoresTake(t *testing.T) {
 		for range 2 {
 			wg.Go(func() {
 				for count.Load() < 2*n && !t.Failed() {
-					taken, err := s.Hold(t.Context(), self, core.HoldRequest{Slots: all(route), KeylessLimit: 1, CountDelivery: true})
+					taken, err := s.Hold(t.Context(), self, core.HoldRequest{KeylessSlots: all(route), KeylessLimit: 1, CountDelivery: true})
 					if err != nil {
 						t.Error(err)
 						return
@@ -219,8 +219,8 @@ func TestPartitionsOfUnservedRoutes(t *testing.T) {
 	partitions := core.SplitPartitions(route, 2)
 	owned := heartbeat(t, s, core.HeartbeatRequest{}).Partitions
 	heartbeat(t, s, core.HeartbeatRequest{Self: m, Transfers: []core.Transfer{
-		{Partition: partitions[0], From: m.Session, To: m.Session, ReadAfter: 3, UncertainUpTo: 5},
-		{Partition: partitions[1], From: m.Session, To: m.Session, ReadAfter: 2, UncertainUpTo: 4},
+		{Partition: partitions[0], From: m.Session, To: m.Session, ReadAfter: 3, MaybeOutUpTo: 5},
+		{Partition: partitions[1], From: m.Session, To: m.Session, ReadAfter: 2, MaybeOutUpTo: 4},
 	}})
 	r := heartbeat(t, s, core.HeartbeatRequest{Self: m, Leave: true})
 	if len(r.Partitions) != 0 || r.IsMember {
@@ -233,7 +233,7 @@ func TestPartitionsOfUnservedRoutes(t *testing.T) {
 		}
 		next = join(t, s, route)
 		for i, u := range heartbeat(t, s, core.HeartbeatRequest{}).Partitions {
-			if u.ReadAfter != 2 || u.UncertainUpTo != 5 || u.Owner != next.Session || u.Term <= owned[i].Term {
+			if u.ReadAfter != 2 || u.MaybeOutUpTo != 5 || u.Owner != next.Session || u.Term <= owned[i].Term {
 				t.Errorf("%+v", u)
 			}
 		}
@@ -279,7 +279,7 @@ func TestWaitHearsOtherConnections(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "test.db")
 	a, b := openAt(t, path, Options{}), openAt(t, path, Options{})
 	self := join(t, a, route).Session
-	if cause, err := a.Wait(t.Context(), []string{route}, time.Millisecond); err != nil || cause != core.WakeTimer {
+	if cause, err := a.Wait(t.Context(), []string{route}, time.Millisecond); err != nil || cause != core.WakeLimit {
 		t.Fatalf("nothing is there: %s %v", cause, err)
 	}
 	// wait waits for longer than any test: only a wake-up ends it before ctx does.
@@ -310,7 +310,7 @@ func TestWaitHearsOtherConnections(t *testing.T) {
 		t.Fatal(cause, err)
 	}
 	settle(t, a, self, core.Abandon(get(t, a, self, route, "head"), waybill.ReasonRejected, errNo))
-	if cause, err := a.Wait(t.Context(), []string{"other"}, 300*time.Millisecond); err != nil || cause != core.WakeTimer {
+	if cause, err := a.Wait(t.Context(), []string{"other"}, 300*time.Millisecond); err != nil || cause != core.WakeLimit {
 		t.Errorf("nothing is there: %s %v", cause, err)
 	}
 	if err := b.DecideHead(t.Context(), route, "k", "head", admin.HeadSetAside); err != nil {

@@ -82,7 +82,7 @@ func (s *Store) sql(text string) string {
 }
 
 // enter waits for this process's turn to write, so that its writers queue instead of polling for SQLite's lock.
-func (s *Store) enter(ctx context.Context) (leave func(), err error) {
+func (s *Store) enter(ctx context.Context) (exit func(), err error) {
 	select {
 	case s.gate <- struct{}{}:
 	default:
@@ -103,11 +103,11 @@ func (s *Store) enter(ctx context.Context) (leave func(), err error) {
 // alone runs fn in a transaction of the store and commits it if fn says so. The first statement of fn must be a write,
 // so that it takes the lock at once, with any default of the database.
 func (s *Store) alone(ctx context.Context, op string, fn func(tx *sql.Tx) (commit bool, err error)) error {
-	leave, err := s.enter(ctx)
+	exit, err := s.enter(ctx)
 	if err != nil {
 		return outage(op, err)
 	}
-	defer leave()
+	defer exit()
 	tx, err := s.db.BeginTx(ctx, nil)
 	if err != nil {
 		return s.classify(op, err)

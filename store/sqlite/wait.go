@@ -130,7 +130,7 @@ func (s *Store) Wait(ctx context.Context, routes []string, limit time.Duration) 
 		}
 		left := time.Until(end)
 		if left <= 0 {
-			return core.WakeTimer, nil
+			return core.WakeLimit, nil
 		}
 		poll.Reset(min(left, s.watch.pause(time.Now(), s.opts.PollInterval)))
 		select {

@@ -143,7 +143,7 @@ func (r *receiver) settle(a *core.Ack, now time.Time) error {
 			msg.receipt.settle(retryLater(a))
 			break
 		}
-		if !a.Free {
+		if !a.SameAttempt {
 			msg.attempt++
 		}
 		msg.redeliveries = 0

@@ -72,7 +72,7 @@ var errNoRetry = errors.New("it cannot be retried: with the number of its attemp
 func (r *receiver) retryCopy(ctx context.Context, slot int, a *core.Ack, h *handle, now time.Time) copyToSend {
 	p := copyOf(&h.raw, h.topic, h.expires)
 	// A message that came early goes on waiting as the same attempt. Its time may have come since.
-	if a.Free || h.notBefore.After(now) || h.early && a.Err == "" {
+	if a.SameAttempt || h.notBefore.After(now) || h.early && a.Err == "" {
 		setAttempt(p.Headers, h.attempt)
 		if e, ok := h.raw.Headers[headerError]; ok {
 			p.Headers[headerError] = e

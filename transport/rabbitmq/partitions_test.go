@@ -165,7 +165,7 @@ func TestPartitionsByKey(t *testing.T) {
 // exchanges.
 func needHashExchanges(t *testing.T, mq *testenv.MQ) {
 	t.Helper()
-	err := testenv.Channel(t, mq.URL).ExchangeDeclare("probe", "x-consistent-hash", true, false, false, false, nil)
+	err := testenv.Channel(t, mq.URL).ExchangeDeclare("spread", "x-consistent-hash", true, false, false, false, nil)
 	var refused *amqp.Error
 	switch {
 	case err == nil:

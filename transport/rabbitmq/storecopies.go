@@ -21,6 +21,7 @@ import (
 func (r *receiver) storeCopies(ctx context.Context, acks []core.Ack, list []copyToSend, results core.Results) {
 	published := r.publishCopies(ctx, list)
 	var again []*handle // to make ready
+	var parks []int     // the acks of messages that the broker parks
 	for k, err := range published {
 		a := &acks[list[k].slot]
 		h, _ := a.Delivery.Handle.(*handle)
@@ -35,7 +36,7 @@ func (r *receiver) storeCopies(ctx context.Context, acks []core.Ack, list []copy
 				"the broker does not take a copy of a message; it is dead-lettered as it is, without its reason",
 				slog.String("queue", r.queue), slog.String("id", clip(h.raw.MessageId)), slog.String("reason", string(a.Reason)),
 				slog.String("verdict", a.Verdict.String()), slog.String("handler_error", a.Err), slog.Any("error", err))
-			err = settled(h.sess.acks.reject(h.raw.DeliveryTag))
+			parks = append(parks, list[k].slot)
 		case h.sess.ch.IsClosed():
 			err = outage("settle", errors.Join(errStale, err))
 		default:
@@ -44,6 +45,44 @@ func (r *receiver) storeCopies(ctx context.Context, acks []core.Ack, list []copy
 		results[list[k].slot] = err
 	}
 	r.makeReady(again)
+	r.brokerParks(ctx, acks, parks, results)
+}
+
+// brokerParks has the broker park messages: it rejects them. A broker drops a rejected message that has no dead-letter
+// queue, unless the queue dead-letters at least once, as quorum queues do if their arguments are Waybill's. So the
+// dead-letter queue is made sure of first, with its exchange and its binding. If that fails, the deliveries stay here
+// and can be settled again.
+func (r *receiver) brokerParks(ctx context.Context, acks []core.Ack, parks []int, results core.Results) {
+	if len(parks) == 0 {
+		return
+	}
+	err := r.haveDeadLetterQueue(ctx)
+	for _, i := range parks {
+		h, _ := acks[i].Delivery.Handle.(*handle)
+		switch {
+		case err == nil:
+			results[i] = settled(h.sess.acks.reject(h.raw.DeliveryTag))
+		case h.sess.ch.IsClosed():
+			results[i] = outage("settle", errors.Join(errStale, err))
+		default:
+			h.settled.Store(false)
+			results[i] = err
+		}
+	}
+}
+
+// haveDeadLetterQueue declares what leads a rejected message to the dead-letter queue, or with Options.Passive looks
+// for it. A user that may not even look at it has no error: the start has told that.
+func (r *receiver) haveDeadLetterQueue(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, r.t.opts.ConnectTimeout)
+	defer cancel()
+	c, err := r.in.get(ctx)
+	if err != nil {
+		return err
+	}
+	p := r.prepare
+	p.want = p.want.DeadLettering()
+	return p.run(ctx, c, false)
 }
 
 // maxRefusals is how often the broker may close the channel because of a copy.

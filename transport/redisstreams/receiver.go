@@ -22,8 +22,8 @@ const (
 	groupName = "waybill"
 	// maxBlock bounds how long a receiver waits for messages without a look for changes that bring no wake-up.
 	maxBlock = 2 * time.Second
-	// unclaimed is how long deliveries wait that came after their Receive was cancelled; then they are released.
-	unclaimed = time.Second
+	// unreceived is how long deliveries wait that came after their Receive was cancelled; then they are released.
+	unreceived = time.Second
 )
 
 // receiver is an open subscription: a consumer of the queue's group.
@@ -138,7 +138,7 @@ func (r *receiver) startReceive() func() {
 		defer r.mu.Unlock()
 		r.receiving = false
 		if len(r.ready) > 0 && !r.closed {
-			r.idle.Reset(unclaimed)
+			r.idle.Reset(unreceived)
 		}
 	}
 }
@@ -172,7 +172,7 @@ func (r *receiver) run(s *step, limit int) {
 	r.mu.Lock()
 	r.step = nil
 	if !r.receiving && len(r.ready) > 0 && !r.closed {
-		r.idle.Reset(unclaimed)
+		r.idle.Reset(unreceived)
 	}
 	r.mu.Unlock()
 	close(s.done)

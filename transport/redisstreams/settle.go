@@ -147,7 +147,7 @@ func (r *receiver) pack(a *core.Ack, now time.Time) []byte {
 	switch a.Verdict {
 	case core.VerdictRetry:
 		attempt := h.attempt
-		if !a.Free {
+		if !a.SameAttempt {
 			attempt++
 		}
 		set = []string{fieldAttempt, strconv.Itoa(attempt)}

@@ -121,7 +121,7 @@ func (h *handle) copyOf(change func(*rest)) (wire, error) {
 func (h *handle) retryCopy(a *core.Ack, now time.Time) (w wire, delay int32, err error) {
 	attempt, text := h.attempt+1, a.Err
 	// A message that came early goes on waiting as the same attempt. Its time may have come since.
-	if due := h.dec.rest.Due; a.Free || due > now.UnixMilli() || h.early && text == "" {
+	if due := h.dec.rest.Due; a.SameAttempt || due > now.UnixMilli() || h.early && text == "" {
 		attempt = h.attempt
 		if text == "" {
 			text = h.dec.rest.Error

@@ -198,7 +198,7 @@ func deaf(ctx context.Context, limit time.Duration) (core.WakeCause, error) {
 	defer timer.Stop()
 	select {
 	case <-timer.C:
-		return core.WakeTimer, nil
+		return core.WakeLimit, nil
 	case <-ctx.Done():
 		return core.WakeStop, ctx.Err()
 	}

@@ -193,7 +193,7 @@ func (s *settling) outcome(drop bool) core.Outcome {
 	switch s.ack.Verdict {
 	case core.VerdictRetry:
 		o := core.Retry(rec, cause, s.ack.Delay)
-		if s.ack.Free {
+		if s.ack.SameAttempt {
 			o = o.WithoutAttempt()
 		}
 		return o

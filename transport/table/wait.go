@@ -65,7 +65,7 @@ func (t *Transport) listen() {
 		if stopped {
 			return
 		}
-		news := cause != core.WakeStop && (cause != core.WakeTimer || time.Since(began) < limit)
+		news := cause != core.WakeStop && (cause != core.WakeLimit || time.Since(began) < limit)
 		t.heard(asleep, news, err)
 		t.listen()
 	}()

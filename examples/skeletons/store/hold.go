@@ -10,7 +10,7 @@ import (
 	"github.com/waybill-go/waybill/core/rules"
 )
 
-// Hold writes holds. LOCK: a row that a caller's transaction has locked is core.HoldLocked; this store has no such
+// Hold writes holds. LOCK: a row that a caller's transaction has locked is core.HoldSkipped; this store has no such
 // locks.
 func (s *Store) Hold(ctx context.Context, self core.Session, want core.HoldRequest) ([]core.HoldResult, error) {
 	end, err := s.begin(ctx, "hold")
@@ -42,7 +42,7 @@ func (s *Store) takeNext(self core.Session, want *core.HoldRequest) (out []core.
 	now, bytes := time.Now(), int64(0)
 	for _, holder := range []core.Session{self, 0} {
 		for _, r := range s.rows { // INDEX: ready rows without a key by (route, seq)
-			if r.Route != want.Slots.Route || !want.Slots.Slots.Has(r.Slot) || !r.Ready() || r.env.Key != "" || r.Holder != holder {
+			if r.Route != want.KeylessSlots.Route || !want.KeylessSlots.Slots.Has(r.Slot) || !r.Ready() || r.env.Key != "" || r.Holder != holder {
 				continue
 			}
 			known := slices.ContainsFunc(want.ExcludeRefs, func(ref core.Ref) bool { return ref.Route == r.Route && ref.Seq == r.Seq && ref.ID == r.ID })

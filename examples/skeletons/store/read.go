@@ -20,19 +20,19 @@ func (s *Store) Read(ctx context.Context, self core.Session, request core.ReadRe
 		return core.ReadResult{}, nil
 	}
 	// Numbers are drawn by Commit: the snapshot shows all of them, and so does one transaction id.
-	p := core.ReadResult{IsMember: true, Suspected: m.Suspected, Epoch: "1", LastSeq: s.seq, NextTx: 1}
-	if s.seq != request.SeenSeq {
-		p.UpperTx = 1
+	p := core.ReadResult{IsMember: true, Suspected: m.Suspected, StoreEpoch: "1", LastSeq: s.seq, SnapshotXmax: 1}
+	if s.seq != request.KnownLastSeq {
+		p.LastSeqXmax = 1
 	}
 	rd := reader{s: s, self: self, request: &request, now: time.Now()}
 	for _, part := range request.Slots {
 		p.Owned = append(p.Owned, s.owned(self, part))
 	}
-	p.Blocked, p.MoreBlocked = rd.fresh()
+	p.Blocking, p.MoreBlocking = rd.fresh()
 	for i := range request.Ranges {
 		rg := &request.Ranges[i]
 		// INDEX: ready rows by (route, seq)
-		p.Ranges = append(p.Ranges, rd.collect(rg.From, rg.To, rg.Limit, func(r *row) bool {
+		p.Ranges = append(p.Ranges, rd.collect(rg.AfterSeq, rg.UpToSeq, rg.Limit, func(r *row) bool {
 			return r.Route == rg.Route && rg.Slots.Has(r.Slot) && (r.env.Key != "" || !rg.KeyedOnly)
 		}))
 	}
@@ -82,25 +82,25 @@ func (rd *reader) collect(from, to int64, limit int, wanted func(r *row) bool) (
 // abandoned rows by (route, key).
 func (rd *reader) key(kr *core.KeyRange) (out core.KeyRecords) {
 	ofKey := func(r *row) bool { return r.Route == kr.Route && r.env.Key == kr.Key }
-	got := rd.collect(kr.From, kr.To, kr.Limit, ofKey)
+	got := rd.collect(kr.AfterSeq, kr.UpToSeq, kr.Limit, ofKey)
 	out.Records, out.More = got.Records, got.More
 	for _, r := range rd.s.rows {
 		if w, ok := rd.blockReason(r); ok && ofKey(r) {
-			out.Blocked = append(out.Blocked, w)
+			out.Blocking = append(out.Blocking, w)
 		}
 	}
 	return out
 }
 
 // fresh returns the rows that wait in ReadRequest.NewlyOwned, by sequence.
-func (rd *reader) fresh() (waiting []core.BlockedRecord, more bool) {
+func (rd *reader) fresh() (waiting []core.BlockingRecord, more bool) {
 	for _, r := range rd.s.rows { // INDEX: waiting, held and abandoned rows by (route, seq)
 		asked := slices.ContainsFunc(rd.request.NewlyOwned, func(p core.RouteSlots) bool { return p.Route == r.Route && p.Slots.Has(r.Slot) })
 		w, ok := rd.blockReason(r)
 		if !asked || !ok || r.Seq <= rd.request.NewlyOwnedAfter {
 			continue
 		}
-		if rd.request.BlockedLimit > 0 && len(waiting) == rd.request.BlockedLimit {
+		if rd.request.BlockingLimit > 0 && len(waiting) == rd.request.BlockingLimit {
 			return waiting, true
 		}
 		waiting = append(waiting, w)
@@ -120,16 +120,16 @@ func (rd *reader) again(p *core.ReadResult) {
 		case r.Ready(), r.Live() && r.Holder != 0:
 			p.Rechecked = append(p.Rechecked, r.record(rd.now))
 		case blocks:
-			p.RecheckedBlocked = append(p.RecheckedBlocked, w)
+			p.RecheckedBlocking = append(p.RecheckedBlocking, w)
 		case r.Retry(): // without a key it holds none, and waits all the same
 			w.Why = core.BlockedByRetry
-			p.RecheckedBlocked = append(p.RecheckedBlocked, w)
+			p.RecheckedBlocking = append(p.RecheckedBlocking, w)
 		}
 	}
 }
 
 // block reason returns why r, and with it its key, is not handed out to self.
-func (rd *reader) blockReason(r *row) (core.BlockedRecord, bool) {
+func (rd *reader) blockReason(r *row) (core.BlockingRecord, bool) {
 	why := r.Obstructs(rd.self, slices.Contains(rd.request.BlockingRoutes, r.Route))
-	return core.BlockedRecord{Ref: r.Ref, Slot: r.Slot, Key: r.env.Key, HeldBy: r.Holder, Why: why}, why != 0
+	return core.BlockingRecord{Ref: r.Ref, Slot: r.Slot, Key: r.env.Key, HeldBy: r.Holder, Why: why}, why != 0
 }

@@ -19,7 +19,7 @@ type Tx struct {
 }
 
 // Begin starts a transaction. It waits for the one that stages now. LOCK: a database with many writers need not wait;
-// but then numbers become visible late, and ReadResult.NextTx, UpperTx and RunningTxs must say which.
+// but then numbers become visible late, and ReadResult.SnapshotXmax, LastSeqXmax and RunningTxs must say which.
 func (s *Store) Begin(ctx context.Context) (*Tx, error) {
 	select {
 	case s.writer <- struct{}{}:
@@ -88,7 +88,7 @@ func (tx *Tx) stage(rows []core.StagedRow) ([]waybill.Staged, error) {
 			case foreign && twin.ID == in.Envelope.ID:
 				return nil, in.IDTakenError("skeleton: stage")
 			case foreign:
-				return nil, in.KeyTakenError("skeleton: stage")
+				return nil, in.DedupeKeyTakenError("skeleton: stage")
 			}
 			out[i].ID, out[i].Duplicate = twin.ID, true
 			continue

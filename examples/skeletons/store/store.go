@@ -122,7 +122,7 @@ func (s *Store) member(session core.Session) *core.Member {
 func (r *row) record(now time.Time) core.Record {
 	out := core.Record{
 		Ref: r.Ref, Envelope: r.env.Clone(), Slot: r.Slot, Attempts: r.Attempts, Deliveries: r.Deliveries, Crashes: r.Crashes,
-		Failed: r.State == core.StateFailed, Cancellable: r.Cancellable, HeldBy: r.Holder, Age: max(now.Sub(r.since), 0),
+		Failed: r.State == core.StateFailed, Cancellable: r.Cancellable, HeldBy: r.Holder, DueFor: max(now.Sub(r.since), 0),
 	}
 	if !r.env.Expires.IsZero() {
 		out.Expires, out.ExpiresIn = true, r.env.Expires.Sub(now)

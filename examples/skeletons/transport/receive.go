@@ -132,7 +132,7 @@ func (r *receiver) settle(a *core.Ack) error {
 	switch a.Verdict {
 	case core.VerdictDone:
 	case core.VerdictRetry:
-		if !a.Free && a.Delivery.NotBefore.IsZero() {
+		if !a.SameAttempt && a.Delivery.NotBefore.IsZero() {
 			m.attempt++
 		}
 		m.redeliveries, m.due = 0, time.Now().Add(a.Delay)

@@ -100,7 +100,7 @@ func must(t *testing.T, err error) {
 // join makes a member that owns all of the default route.
 func join(t *testing.T, s core.OutboxStore) core.Session {
 	t.Helper()
-	m := core.Member{Session: 1, Name: "cost", Heartbeats: 1, Lease: time.Hour, Routes: []core.ServedRoute{{Route: waybill.DefaultRoute, Partitions: 1}}, Capacity: 1, FreeCapacity: 1}
+	m := core.Member{Session: 1, Name: "cost", Heartbeats: 1, Lease: time.Hour, Routes: []core.ServedRoute{{Route: waybill.DefaultRoute, InitialPartitions: 1}}, Capacity: 1, FreeCapacity: 1}
 	r, err := s.Heartbeat(t.Context(), core.HeartbeatRequest{Self: m, Join: true})
 	must(t, err)
 	var moves []core.Transfer
@@ -119,7 +119,7 @@ func read(t *testing.T, s core.OutboxStore, self core.Session, n int) []core.Rec
 	var out []core.Record
 	for from := int64(0); len(out) < n; {
 		p, err := s.Read(t.Context(), self, core.ReadRequest{
-			Slots: []core.RouteSlots{part}, Ranges: []core.Range{{RouteSlots: part, From: from, To: 1 << 62, Limit: relay.DefaultBatchSize}}, Bytes: relay.DefaultBatchBytes,
+			Slots: []core.RouteSlots{part}, Ranges: []core.Range{{RouteSlots: part, AfterSeq: from, UpToSeq: 1 << 62, Limit: relay.DefaultBatchSize}}, Bytes: relay.DefaultBatchBytes,
 		})
 		must(t, err)
 		if len(p.Ranges[0].Records) == 0 {

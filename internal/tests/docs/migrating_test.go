@@ -94,7 +94,7 @@ func TestMovingOver(t *testing.T) {
 		}
 		return s
 	}
-	for id, want := range map[string]core.InboxStatus{"m-0": core.InboxDuplicate, "m-1": core.InboxDuplicate, "new": core.InboxProcessed} {
+	for id, want := range map[string]core.InboxStatus{"m-0": core.InboxDuplicate, "m-1": core.InboxDuplicate, "new": core.InboxNew} {
 		if got := seen(id); got != want {
 			t.Errorf("mark of %s: %v, want %v", id, got, want)
 		}

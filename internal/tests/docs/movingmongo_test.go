@@ -202,7 +202,7 @@ func TestMovingForzeMongo(t *testing.T) {
 	if err := markForze(ctx, unit, marks, "orders-inbox", "/orders", box); err != nil {
 		t.Fatal(err)
 	}
-	for id, want := range map[string]core.InboxStatus{"m-1": core.InboxDuplicate, "m-2": core.InboxProcessed} {
+	for id, want := range map[string]core.InboxStatus{"m-1": core.InboxDuplicate, "m-2": core.InboxNew} {
 		if err := unit.Do(ctx, func(ctx context.Context, tx *mongo.Session) error {
 			got, err := box.Mark(ctx, tx, "/orders", id)
 			if got != want {

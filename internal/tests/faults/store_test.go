@@ -28,7 +28,7 @@ type owner struct {
 // join makes o a member that owns the default route.
 func (w *world) join(o *postgres.Outbox) *owner {
 	w.Helper()
-	m := &owner{w, o, core.Member{Session: 7, Heartbeats: 1, Name: "owner", Lease: time.Minute, Capacity: 1, FreeCapacity: 1, Routes: []core.ServedRoute{{Route: waybill.DefaultRoute, Partitions: 1}}}}
+	m := &owner{w, o, core.Member{Session: 7, Heartbeats: 1, Name: "owner", Lease: time.Minute, Capacity: 1, FreeCapacity: 1, Routes: []core.ServedRoute{{Route: waybill.DefaultRoute, InitialPartitions: 1}}}}
 	move := core.Transfer{Partition: core.Partition{Route: waybill.DefaultRoute, To: core.NumSlots}, To: m.self.Session}
 	for _, x := range []core.HeartbeatRequest{{Self: m.self, Join: true}, {Self: m.self, Transfers: []core.Transfer{move}}} {
 		if _, err := o.Heartbeat(w.Context(), x); err != nil {
@@ -42,7 +42,7 @@ func (w *world) join(o *postgres.Outbox) *owner {
 func (m *owner) read(from int64, limit int) []core.Record {
 	m.Helper()
 	part := core.RouteSlots{Route: waybill.DefaultRoute, Slots: core.AllSlots}
-	request := core.ReadRequest{Slots: []core.RouteSlots{part}, Ranges: []core.Range{{RouteSlots: part, From: from, To: 1 << 60, Limit: limit}}, Bytes: 1 << 30}
+	request := core.ReadRequest{Slots: []core.RouteSlots{part}, Ranges: []core.Range{{RouteSlots: part, AfterSeq: from, UpToSeq: 1 << 60, Limit: limit}}, Bytes: 1 << 30}
 	p, err := m.o.Read(m.Context(), m.self.Session, request)
 	if err != nil {
 		m.Fatal(err)

@@ -184,7 +184,7 @@ func TestNoPermissionInDatabase(t *testing.T) { //nolint:tparallel // the roles 
 		if err := box.Check(t.Context()); err != nil {
 			t.Error(err)
 		}
-		if st, err := box.Do(t.Context(), key, nothing); err != nil || st != core.InboxProcessed {
+		if st, err := box.Do(t.Context(), key, nothing); err != nil || st != core.InboxNew {
 			t.Errorf("%v %v", st, err)
 		}
 	})

@@ -278,8 +278,8 @@ func TestForeignMessages(t *testing.T) { // CO-01 IN-06
 	run := start(t, c)
 	ch := testenv.Channel(t, mq.URL)
 	patience.Until(t, "the queue", func() bool {
-		probe := testenv.Channel(t, mq.URL)
-		q, err := probe.QueueDeclarePassive("q", true, false, false, false, nil)
+		ch := testenv.Channel(t, mq.URL)
+		q, err := ch.QueueDeclarePassive("q", true, false, false, false, nil)
 		return err == nil && q.Consumers > 0
 	})
 	odd := amqp.Table{

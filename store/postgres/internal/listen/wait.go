@@ -138,8 +138,8 @@ func (w *Waiter) Read(request *core.ReadRequest, result *core.ReadResult) {
 	// The number of notices was looked up after the snapshot: it may not show the newest ones.
 	s := seen{last: result.LastSeq, lastNotice: w.lastNotice}
 	w.lastNotice = result.LastNotice
-	if len(result.RunningTxs) > 0 || result.UpperTx > result.NextTx {
-		s.before = max(result.NextTx, result.UpperTx)
+	if len(result.RunningTxs) > 0 || result.LastSeqXmax > result.SnapshotXmax {
+		s.before = max(result.SnapshotXmax, result.LastSeqXmax)
 	}
 	worked := 0
 	for i := range request.Ranges {
@@ -148,7 +148,7 @@ func (w *Waiter) Read(request *core.ReadRequest, result *core.ReadResult) {
 		switch {
 		case result.Ranges[i].More:
 			delete(w.seen, rg.Route)
-		case rg.To >= result.LastSeq:
+		case rg.UpToSeq >= result.LastSeq:
 			w.seen[rg.Route] = s
 		}
 	}
@@ -178,7 +178,7 @@ func (w *Waiter) Wait(ctx context.Context, routes []string, limit time.Duration)
 	if !w.enter(routes) {
 		return core.WakePoll, errTwice
 	}
-	defer w.leave()
+	defer w.ended()
 	if w.readsOn() {
 		return core.WakePoll, nil
 	}
@@ -272,7 +272,7 @@ func (w *Waiter) timedOut(routes []string) core.WakeCause {
 			delete(w.dueAt, r)
 		}
 	}
-	return core.WakeTimer
+	return core.WakeLimit
 }
 
 // enter reports whether no other Wait is under way. If one is, both end, and so do all later ones: what a relay has
@@ -291,7 +291,7 @@ func (w *Waiter) enter(routes []string) bool {
 	return true
 }
 
-func (w *Waiter) leave() {
+func (w *Waiter) ended() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.waits, w.routes = false, nil

@@ -135,7 +135,7 @@ func TestBusyRelayIsNotNotified(t *testing.T) {
 	}
 	wait(time.Millisecond) // it connects
 	read := func() {
-		w.Read(&core.ReadRequest{Ranges: []core.Range{{RouteSlots: core.RouteSlots{Route: waybill.DefaultRoute}, To: 1 << 62}}},
+		w.Read(&core.ReadRequest{Ranges: []core.Range{{RouteSlots: core.RouteSlots{Route: waybill.DefaultRoute}, UpToSeq: 1 << 62}}},
 			&core.ReadResult{Ranges: []core.Records{{Records: make([]core.Record, 10)}}})
 	}
 	w.awake = time.Hour // however slow this test is, the latest record is not long ago
@@ -172,7 +172,7 @@ func TestPauses(t *testing.T) {
 			t.Errorf("an idle relay pauses for %s, want %s", p, safetyPoll)
 		}
 	}
-	rg := []core.Range{{To: 1 << 62}}
+	rg := []core.Range{{UpToSeq: 1 << 62}}
 	w.Read(&core.ReadRequest{Ranges: rg}, &core.ReadResult{Ranges: []core.Records{{}}})
 	if p := w.nextPause(nil); p != safetyPoll {
 		t.Errorf("after an empty read it pauses for %s", p)
@@ -291,7 +291,7 @@ func TestDeepSleepEndsWithWhatAHeartbeatSaw(t *testing.T) {
 			t.Errorf("%s: it sleeps on", name)
 		}
 		w.hint = false
-		w.leave()
+		w.ended()
 		if w.Saw(9, 9, 9); w.hint {
 			t.Errorf("%s: the next Wait, which looks by itself, ends at once", name)
 		}
@@ -464,7 +464,7 @@ func TestFarRelayReadsOn(t *testing.T) {
 	w := New(Options{}) // a look would have no connection
 	w.awake = time.Hour
 	read := func(records int) {
-		w.Read(&core.ReadRequest{Ranges: []core.Range{{To: 1 << 62}}}, &core.ReadResult{Ranges: []core.Records{{Records: make([]core.Record, records)}}})
+		w.Read(&core.ReadRequest{Ranges: []core.Range{{UpToSeq: 1 << 62}}}, &core.ReadResult{Ranges: []core.Records{{Records: make([]core.Record, records)}}})
 	}
 	for range 20 {
 		read(10)
@@ -514,7 +514,7 @@ func TestWaitOfTwoRelays(t *testing.T) {
 		_, err := w.Wait(t.Context(), routes, patience.Limit)
 		return err
 	}
-	w.Read(&core.ReadRequest{Ranges: []core.Range{{RouteSlots: core.RouteSlots{Route: waybill.DefaultRoute}, To: 1 << 62}}},
+	w.Read(&core.ReadRequest{Ranges: []core.Range{{RouteSlots: core.RouteSlots{Route: waybill.DefaultRoute}, UpToSeq: 1 << 62}}},
 		&core.ReadResult{Ranges: []core.Records{{}}}) // of the other relay, which has read all
 	w.Wake()
 	if err := wait(); err != nil { // one at a time

@@ -91,7 +91,7 @@ func work(ctx context.Context, pool *pgxpool.Pool, o *postgres.Outbox, n int) er
 	}
 	partition := core.Partition{Route: waybill.DefaultRoute, To: core.NumSlots}
 	part := core.RouteSlots{Route: waybill.DefaultRoute, Slots: core.AllSlots}
-	self := core.Member{Session: core.Session(rand.Int64N(1<<62) + 1), Heartbeats: 1, Lease: time.Minute, Routes: []core.ServedRoute{{Route: waybill.DefaultRoute, Partitions: 1}}}
+	self := core.Member{Session: core.Session(rand.Int64N(1<<62) + 1), Heartbeats: 1, Lease: time.Minute, Routes: []core.ServedRoute{{Route: waybill.DefaultRoute, InitialPartitions: 1}}}
 	if _, err := o.Heartbeat(ctx, core.HeartbeatRequest{Self: self, Join: true, Transfers: []core.Transfer{{Partition: partition, To: self.Session}}}); err != nil {
 		return err
 	}
@@ -102,7 +102,7 @@ func work(ctx context.Context, pool *pgxpool.Pool, o *postgres.Outbox, n int) er
 		if err != nil {
 			return err
 		}
-		result, err := o.Read(ctx, self.Session, core.ReadRequest{Ranges: []core.Range{{RouteSlots: part, To: math.MaxInt64, Limit: 50}}})
+		result, err := o.Read(ctx, self.Session, core.ReadRequest{Ranges: []core.Range{{RouteSlots: part, UpToSeq: math.MaxInt64, Limit: 50}}})
 		if err != nil {
 			return err
 		}
@@ -263,7 +263,7 @@ func TestOlderSchemaSaysWhatToRun(t *testing.T) {
 	if _, err := o.Heartbeat(t.Context(), core.HeartbeatRequest{Self: self, Join: true}); err != nil {
 		t.Fatal(err)
 	}
-	_, readErr := o.Read(t.Context(), self.Session, core.ReadRequest{Ranges: []core.Range{{RouteSlots: part, To: 1, Limit: 1}}})
+	_, readErr := o.Read(t.Context(), self.Session, core.ReadRequest{Ranges: []core.Range{{RouteSlots: part, UpToSeq: 1, Limit: 1}}})
 	stageErr := pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
 		_, err := o.Stage(t.Context(), tx, waybill.RawMessage("t.x", "text/plain", nil))
 		return err
