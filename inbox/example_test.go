@@ -70,7 +70,7 @@ func ExampleNew() {
 		fmt.Println(status)
 	}
 	// Output:
-	// processed
+	// new
 	// duplicate
 }
 
