@@ -5,6 +5,7 @@ func commanded() []mutant {
 	const migrate, load, rabbit = "cli/migrate.go", "cli/config/load.go", "cli/adapters/rabbitmq.go"
 	all := group{pkg: "./cli"}.of(
 		mutant{id: "cli-down-loses", fault: "migrate down drops messages that it was not forced to", file: migrate, old: "lost = lost || l.Rows > 0", new: "lost = lost && l.Rows > 0", tests: "^TestMigrateDownKeepsMessagesOfAFile$"},
+		mutant{id: "cli-depths-missing", fault: "a queue that is missing hides the counts of the others", file: "cli/dlqdepths.go", old: "case errors.Is(err, waybill.ErrNotFound):", new: "case errors.Is(err, waybill.ErrNotFound) && n > 0:", tests: "^TestDLQWithoutAQueue$"},
 		mutant{id: "cli-perhaps-empty", fault: "a store that cannot tell whether a record waits counts as empty", file: "cli/status.go", old: "if n == 0 && !more {", new: "if n == 0 && (!more || n == 0) {", tests: "^TestLeastNumberIsNotEmpty$"},
 		mutant{id: "cli-down-above", fault: "migrate down takes a version that is not there", file: migrate, old: "if to > newest {", new: "if to > newest+100 {", tests: "^TestMigrateDownKeepsMessagesOfAFile$"},
 		mutant{id: "cli-waits-topic", fault: "nobody says that no queue is bound for a topic", file: "admin/waits.go", old: "case in.Trial != nil:", new: "case in.Trial != nil && in.Locked:", tests: "^TestWhyItWaits$"},

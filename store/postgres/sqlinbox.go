@@ -77,8 +77,8 @@ func (i *SQLInbox) do(ctx context.Context, key core.InboxKey, fn func(ctx contex
 }
 
 // commitMarked commits a handler's transaction, which has marked something. A driver may report a commit that became a
-// rollback as a success, and so the commit after a ROLLBACK or COMMIT that the handler sent as SQL. A statement fails in
-// a transaction that has failed, and has no transaction id after one that ended.
+// rollback as a success, and so the commit after a ROLLBACK or COMMIT that the handler sent as SQL. A statement fails
+// in a transaction that has failed, and has no transaction id after one that ended.
 func commitMarked(ctx context.Context, tx *sql.Tx) error {
 	var marked bool
 	err := tx.QueryRowContext(ctx, "SELECT pg_current_xact_id_if_assigned() IS NOT NULL").Scan(&marked)
