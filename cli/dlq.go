@@ -112,9 +112,7 @@ func (d *dlq) onQueue(fn func(ctx context.Context, q *parkedQueue, args []string
 		if err != nil {
 			return err
 		}
-		ctx, cancel := d.c.limited(cmd.Context())
-		n, err := q.ParkedDepth(ctx, args[0]) // reasons would take a look at each message
-		cancel()
+		n, err := d.depth(cmd.Context(), q, args[0])
 		switch {
 		case errors.Is(err, waybill.ErrNotFound) && d.elsewhere != "":
 			return fmt.Errorf("%w; %s", err, d.elsewhere)
@@ -151,28 +149,34 @@ func parkedOf(p *admin.Parked) parkedJSON {
 func (d *dlq) listCommand() *cobra.Command {
 	var limit int
 	cmd := &cobra.Command{
-		Use: "list QUEUE", Short: "count the parked messages of a queue, and list them", Args: cobra.ExactArgs(1),
+		Use: "list [QUEUE]", Short: "count the parked messages of a queue, and list them", Args: cobra.MaximumNArgs(1),
 		Long: `list counts the parked messages of a queue, and lists the oldest that match. The reasons are those of the messages that
 it lists: a broker must be asked for each message. A larger --limit looks at more, and takes longer; so does a filter
-that few match.`,
-		RunE: d.onQueue(func(ctx context.Context, q *parkedQueue, _ []string) error {
-			f, err := d.filter()
-			if err != nil {
-				return err
-			}
-			p := problems{}
-			p.between("--limit", limit, 1, 100_000)
-			if err := p.err(); err != nil {
-				return err
-			}
-			ctx, cancel := d.c.limited(ctx)
-			defer cancel()
-			found, err := q.ListParked(ctx, q.name, f, limit)
-			if err != nil {
-				return err
-			}
-			return d.show(q, found, limit)
-		}),
+that few match. Without QUEUE it counts those of each queue of the configuration's subscriptions.`,
+	}
+	list := d.onQueue(func(ctx context.Context, q *parkedQueue, _ []string) error {
+		f, err := d.filter()
+		if err != nil {
+			return err
+		}
+		p := problems{}
+		p.between("--limit", limit, 1, 100_000)
+		if err := p.err(); err != nil {
+			return err
+		}
+		ctx, cancel := d.c.limited(ctx)
+		defer cancel()
+		found, err := q.ListParked(ctx, q.name, f, limit)
+		if err != nil {
+			return err
+		}
+		return d.show(q, found, limit)
+	})
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if len(args) == 0 {
+			return d.depths(cmd.Context())
+		}
+		return list(cmd, args)
 	}
 	d.filterFlags(cmd)
 	cmd.Flags().IntVar(&limit, "limit", 50, "messages to show, at most 100000")

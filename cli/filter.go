@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 
@@ -69,6 +70,7 @@ func (f *filterFlags) filter() (admin.Filter, error) {
 		}
 	}
 	out.Since, out.Until = f.times(&p)
+	f.texts(&p)
 	return out, p.err()
 }
 
@@ -77,7 +79,22 @@ func (f *filterFlags) parked() (admin.ParkedFilter, error) {
 	var p problems
 	out := admin.ParkedFilter{IDs: f.ids, Topics: f.topics, Tenants: f.tenants, Keys: f.keys, Reasons: p.reasons(f.reasons)}
 	out.Since, out.Until = f.times(&p)
+	f.texts(&p)
 	return out, p.err()
+}
+
+// texts refuses what no message can hold. A server would answer for itself, each one something else.
+func (f *filterFlags) texts(p *problems) {
+	for _, flag := range []struct {
+		name   string
+		values []string
+	}{{"--id", f.ids}, {"--route", f.routes}, {"--topic", f.topics}, {"--tenant", f.tenants}, {"--key", f.keys}} {
+		for _, v := range flag.values {
+			if !utf8.ValidString(v) {
+				p.add("%s: %q is not valid UTF-8, as each text of a message is", flag.name, v)
+			}
+		}
+	}
 }
 
 func (f *filterFlags) times(p *problems) (since, until time.Time) {

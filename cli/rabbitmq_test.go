@@ -100,6 +100,27 @@ func (r *rabbit) receive(from core.Receiver) *waybill.Delivery {
 	}
 }
 
+// OP-15: without a queue, list counts the parked messages of each queue of the configuration, and names a missing one.
+func TestDLQWithoutAQueue(t *testing.T) {
+	t.Parallel()
+	r := newRabbit(t, "q", "later")
+	r.park("one", "two")
+	a := r.run("dlq", "list").is(t, 0, "QUEUE", "later", "is missing: waybill topology declare makes it")
+	if fields := strings.Fields(strings.Split(a.out, "\n")[1]); len(fields) != 2 || fields[0] != "q" || fields[1] != "2" {
+		t.Errorf("%q", a.out)
+	}
+	queues := decode[struct {
+		Queues []struct {
+			Queue  string
+			Parked *int
+		}
+	}](t, r.run("dlq", "list", "--json").is(t, 0)).Queues
+	if len(queues) != 2 || queues[0].Parked == nil || *queues[0].Parked != 2 || queues[1].Parked != nil {
+		t.Errorf("%+v", queues)
+	}
+	command(t, r.settings[:3], "dlq", "list").is(t, 2, "name a queue")
+}
+
 // OP-15 OP-01: parked messages are listed, shown, replayed, edited and purged at the broker.
 func TestDLQ(t *testing.T) {
 	t.Parallel()

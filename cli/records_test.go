@@ -167,6 +167,7 @@ func TestBadArguments(t *testing.T) {
 	s.run("list", "--state", "sent", "--reason", "bad", "--since", "yesterday", "--older", "-1s").is(t, 2, "4 problems",
 		`--state: "sent" is unknown: choose of pending, processing, published, failed, abandoned`, `--reason: "bad" is unknown: choose of rejected, attempts,`,
 		`--since: "yesterday" is no time: write 2006-01-02`, "--older: -1s is negative")
+	s.run("list", "--id", "a\xff", "--topic", "b\xff").is(t, 2, "2 problems", `--id: "a\xff" is not valid UTF-8`, "--topic: ")
 	s.run("list", "--limit", "1000000").is(t, 2, "--limit: 1000000 is not between 1 and 1000")
 	s.run("list", "--scan", "0", "--after", "-1").is(t, 2, "--scan: 0 is not", "--after: -1 is negative")
 	s.run("list", "--since", "1h", "--until", "2h").is(t, 2, "is not after --since")

@@ -120,10 +120,11 @@ type loaded struct {
 // load reads the configuration of all sources. The error is an [*waybill.InvalidError] with all problems.
 func (a *App) load(src config.Sources) (*loaded, error) {
 	from, err := config.Load(src)
-	if err != nil {
+	if from == nil {
 		return nil, err
 	}
 	l := &loaded{from: from, stores: map[string]any{}, transports: map[string]any{}}
+	l.take(err)
 	l.take(from.Decode(&l.settings))
 	l.Stores, l.Transports = dropNil(l.Stores), dropNil(l.Transports)
 	for name, s := range l.Stores {

@@ -43,7 +43,7 @@ const SpecVersion = "1.0"
 type Attribute struct{ Name, Value string }
 
 // AppendAttributes appends the attributes of e that are set, specversion first, without AttrTopic and AttrContentType,
-// which transports place themselves.
+// which transports place themselves. Neither the priority nor the headers are attributes.
 func AppendAttributes(dst []Attribute, e *waybill.Envelope) []Attribute {
 	add := func(name, value string) {
 		if value != "" {

@@ -1,6 +1,7 @@
 package config_test
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -116,6 +117,25 @@ func TestProblems(t *testing.T) {
 		} else {
 			t.Log(err)
 		}
+	}
+}
+
+// A key that is given twice hides no other problem. The first one counts.
+func TestKeyGivenTwice(t *testing.T) {
+	t.Parallel()
+	l, err := config.Load(config.Sources{File: write(t, "name: a\nname: b\nthings:\n  a: {ordr: x}\n  a: {wait: 1s}\n")})
+	var problems []string
+	for _, err := range []error{err, l.Decode(&settings{})} {
+		if e, ok := errors.AsType[*waybill.InvalidError](err); ok {
+			problems = append(problems, e.Problems...)
+		}
+	}
+	want := []string{
+		"waybill.yaml:2: name: is given twice; first at waybill.yaml:1", "waybill.yaml:5: things.a: is given twice; first at waybill.yaml:4",
+		"waybill.yaml:4: things.a.ordr: is unknown: did you mean order?",
+	}
+	if diff := cmp.Diff(want, problems); diff != "" {
+		t.Error(diff)
 	}
 }
 

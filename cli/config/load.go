@@ -41,7 +41,8 @@ type Section struct {
 	policies *node
 }
 
-// Load reads all sources. The error is an [*waybill.InvalidError] with all problems.
+// Load reads all sources. The error is an [*waybill.InvalidError] with all problems; unless the file cannot be read, or is
+// no YAML, it comes with what is valid, for Decode to find the other problems.
 func Load(s Sources) (*Loaded, error) {
 	root := &node{origin: "the configuration", kind: dict}
 	var problems []problem
@@ -51,10 +52,13 @@ func Load(s Sources) (*Loaded, error) {
 			return nil, waybill.Invalid(subject, err.Error())
 		}
 		name := filepath.Base(s.File)
-		if root, problems = parse(text, func(line int) string { return fmt.Sprintf("%s:%d", name, line) }); root.kind == null {
+		root, problems = parse(text, func(line int) string { return fmt.Sprintf("%s:%d", name, line) })
+		switch {
+		case root == nil:
+			return nil, invalid(problems)
+		case root.kind == null:
 			root.kind = dict
-		}
-		if root.kind != dict && len(problems) == 0 {
+		case root.kind != dict && len(problems) == 0:
 			problems = append(problems, problem{root.origin, "", "must be a mapping, not " + root.kind.String()})
 		}
 	}

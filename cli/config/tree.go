@@ -99,12 +99,12 @@ func (p problem) String() string {
 	return strings.Join(parts, ": ")
 }
 
-// parse reads a YAML document. where names a line of it.
+// parse reads a YAML document, nil if it is none. where names a line of it.
 func parse(text []byte, where func(line int) string) (*node, []problem) {
 	root := &node{origin: where(1)}
-	file, err := parser.ParseBytes(text, 0)
+	file, err := parser.ParseBytes(text, 0, parser.AllowDuplicateMapKey()) // treeMaker tells them, and goes on
 	if err != nil {
-		return root, []problem{{where(errorLine(err)), "", "is not YAML: " + errorText(err)}}
+		return nil, []problem{{where(errorLine(err)), "", "is not YAML: " + errorText(err)}}
 	}
 	t := treeMaker{where: where, anchors: map[string]ast.Node{}, said: map[ast.Node]bool{}}
 	docs := 0

@@ -289,7 +289,7 @@ func TestIdleFleet(t *testing.T) {
 	patience.Until(t, "ready", func() bool { code, _ := get(t, at+"/readyz"); return code == 200 })
 	got := load(t, at)
 	t.Logf("%d idle relays: %v", n, got)
-	if most := 200 + 60*n; got["go_goroutines"] > most {
+	if most := 200 + 10*n; got["go_goroutines"] > most {
 		t.Errorf("%d goroutines, at most %d", got["go_goroutines"], most)
 	}
 	p.Signal(os.Interrupt)

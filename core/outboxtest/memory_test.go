@@ -15,7 +15,7 @@ import (
 	"github.com/waybill-go/waybill/store/memory"
 )
 
-// The suite accepts a store that does everything.
+// DB-17: the suite accepts the memory store, which does everything, in a bubble of testing/synctest.
 func TestMemory(t *testing.T) {
 	t.Parallel()
 	for name, opts := range map[string]memory.Options{

@@ -161,6 +161,9 @@ var cleanFaults = []faulty{
 		}},
 	},
 	{"nobody is told of a sweep", "owner-is-notified-of-sweep", mute},
+	{"tells the owner that is to come", "nobody-is-notified-of-a-route-never-served", broken{page: func(_ *broken, p *core.ReadResult) {
+		p.Notices = append(p.Notices, core.Notice{Number: 1, Kind: core.NoticeReread})
+	}}},
 	{"nobody is told of a deletion", "owner-is-notified-of-deletion", mute},
 	{"anything goes", "clean-refuses-bad-input", broken{clean: func(ctx context.Context, b *broken, owner string,
 		lease time.Duration,

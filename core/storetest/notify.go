@@ -13,6 +13,7 @@ var tellChecks = []named{
 	{"owner-is-notified-of-cancel", ownerIsNotifiedOfCancel},
 	{"owner-is-notified-of-sweep", ownerIsNotifiedOfSweep},
 	{"owner-is-notified-of-deletion", ownerIsNotifiedOfDeletion},
+	{"nobody-is-notified-of-a-route-never-served", nobodyIsNotified},
 }
 
 // told runs fn, which changes what the owner of r remembers, and fails unless a notice says so.
@@ -109,4 +110,23 @@ func ownerIsNotifiedOfDeletion(k *kit) {
 	r := k.out(waybill.Key("a"))
 	k.settle(core.Abandon(&r, waybill.ReasonRejected, errNo))
 	k.told("the deletion of an abandoned head", r, func() { k.clean() })
+}
+
+// Without this the notices of commands on a route that nobody serves stay, each for ever.
+func nobodyIsNotified(k *kit) {
+	k.canCancel()
+	never := k.other(k.h) // its route was never served
+	tx, err := k.h.Begin(k.ctx)
+	k.must("begin", err)
+	staged := never.mustStage(tx, never.msg(waybill.DedupeKey("d"), waybill.Key("a")), never.msg(waybill.Key("b")), never.msg(waybill.Key("c"), waybill.Delay(far)))
+	k.commit(tx)
+	if _, ok := core.As[admin.BlockedKeys](k.store); ok {
+		never.decided("b", staged[1].ID, admin.HeadSkip)
+	}
+	if _, ok := core.As[admin.Purger](k.store); ok {
+		never.purge("what is scheduled", admin.PurgeRequest{Waiting: true, Filter: admin.Filter{IDs: []string{staged[2].ID}}}, 1, 1)
+	}
+	never.cancel("a message of a route that nobody has served", waybill.CancelDone, never.byID(staged[0].ID))
+	never.none("all were taken away") // its route is served now
+	k.failIf(len(never.notices()) > 0, "commands on a route that was never served left %d notices", len(never.notices()))
 }

@@ -5,6 +5,8 @@ func commanded() []mutant {
 	const migrate, load, rabbit = "cli/migrate.go", "cli/config/load.go", "cli/adapters/rabbitmq.go"
 	all := group{pkg: "./cli"}.of(
 		mutant{id: "cli-down-loses", fault: "migrate down drops messages that it was not forced to", file: migrate, old: "lost = lost || l.Rows > 0", new: "lost = lost && l.Rows > 0", tests: "^TestMigrateDownKeepsMessagesOfAFile$"},
+		mutant{id: "cli-depths-missing", fault: "a queue that is missing hides the counts of the others", file: "cli/dlqdepths.go", old: "case errors.Is(err, waybill.ErrNotFound):", new: "case errors.Is(err, waybill.ErrNotFound) && n > 0:", tests: "^TestDLQWithoutAQueue$"},
+		mutant{id: "cli-filter-utf8", fault: "each server answers for itself to a text that no message can hold", file: "cli/filter.go", old: "if !utf8.ValidString(v) {", new: "if !utf8.ValidString(v) && v == \"\" {", tests: "^TestBadArguments$"},
 		mutant{id: "cli-perhaps-empty", fault: "a store that cannot tell whether a record waits counts as empty", file: "cli/status.go", old: "if n == 0 && !more {", new: "if n == 0 && (!more || n == 0) {", tests: "^TestLeastNumberIsNotEmpty$"},
 		mutant{id: "cli-down-above", fault: "migrate down takes a version that is not there", file: migrate, old: "if to > newest {", new: "if to > newest+100 {", tests: "^TestMigrateDownKeepsMessagesOfAFile$"},
 		mutant{id: "cli-waits-topic", fault: "nobody says that no queue is bound for a topic", file: "admin/waits.go", old: "case in.Trial != nil:", new: "case in.Trial != nil && in.Locked:", tests: "^TestWhyItWaits$"},
@@ -14,6 +16,7 @@ func commanded() []mutant {
 		mutant{id: "cli-status-first", fault: "status explains a message that is not due", file: "cli/status.go", old: "if l.Records[i].DueIn == 0 {", new: "if l.Records[i].DueIn >= 0 {", tests: "^TestStatus$"},
 	)
 	all = append(all, group{pkg: "./cli/config"}.of(
+		mutant{id: "cli-key-twice", fault: "a key that is given twice hides the other problems of the file", file: "cli/config/tree.go", old: ", parser.AllowDuplicateMapKey())", new: ")", tests: "^TestKeyGivenTwice$"},
 		mutant{id: "config-policy-section", fault: "the settings of a store or transport cannot name a retry policy", file: "cli/config/decode.go", old: "node: n, policies: d.policies", new: "node: n", tests: "^TestNamedRetryPolicies$"},
 		mutant{id: "config-policy-twice", fault: "a mistake in a retry policy is told of each setting that names it", file: "cli/config/decode.go", old: "		of := decoder{}\n		of.into(d.policies.fields[n.text], join(PolicyKey, n.text), v)", new: "		d.into(d.policies.fields[n.text], path, v)", tests: "^TestNamedRetryPolicies$"},
 		mutant{id: "cli-service-link", fault: "the variables of a Kubernetes Service are settings", file: load, old: "serviceLink(path, value) || ", new: "", tests: "^TestServiceLinks$"},

@@ -19,6 +19,7 @@ func relay() []mutant {
 	return group{pkg: "./relay", args: []string{"-skip", "^TestUnroutable(HasItsOwnHorizon|BacklogIsProbed)$"}}.of(
 		mutant{id: "relay-stored-retry", fault: "a retry stores the error with its secrets", file: "relay/outcome.go", old: "core.Retry(&item.Record, e.stored(err), in)", new: "core.Retry(&item.Record, err, in)", tests: "^TestStoredErrorsAreWithoutSecrets$"},
 		mutant{id: "relay-stored-unroutable", fault: "commands cannot see that a message is unroutable", file: "relay/outcome.go", old: "if errors.Is(err, waybill.ErrUnroutable) {", new: "if errors.Is(err, nil) {", tests: "^TestStoredErrorsAreWithoutSecrets$"},
+		mutant{id: "relay-two-routes", fault: "a message is staged on the first of its routes alone", file: "core/stamp.go", old: "for j, r := range routes {", new: "for j, r := range routes[:1] {", tests: "^TestOneMessageOnTwoRoutes$"},
 		mutant{id: "relay-overdue", fault: "nobody hears of a publisher that does not return", file: "relay/loop.go", old: "\tnext = earliest(next, e.stepOverdue())\n", new: "", tests: "^TestOverduePublishIsSaid$"},
 		mutant{id: "relay-after", fault: "the broker's own delay for a message is ignored", file: publish, old: "if errors.As(err, &ce) && ce.After > 0 {", new: "if errors.As(err, &ce) && ce.After < 0 {", tests: "^TestBrokersDelayOfAMessage$"},
 		mutant{id: "relay-outage-after", fault: "the broker's own delay in an outage is ignored", file: breaker, old: "if errors.As(cause, &e) && e.After > 0 {", new: "if errors.As(cause, &e) && e.After < 0 {", tests: "^TestBrokersDelayInAnOutage$"},

@@ -108,9 +108,19 @@ func once(part string) []step {
 		step{name: "explore", command: []string{"go", "test", "-v", "-count=1", "-timeout", "120m", "-run", "^TestExplore$|^TestSameSeedSameHistory$", "./dispatch"}},
 		step{name: "million rows", command: []string{"go", "test", "-count=1", "-timeout", "30m", "-run", "MillionRows", "./store/sqlite"}},
 		millionKeys(part),
+		// what an operator does beside many messages, and one daemon with many small databases
+		scaled("commands at scale", "./cli", "^TestManyRecords$", "WAYBILL_SCALE=300000"),
+		scaled("fleet", "./cmd/waybill", "^TestIdleFleet$", "WAYBILL_TEST_FLEET=500"),
 		step{name: "matrix", env: []string{"WAYBILL_MATRIX=all"}, command: []string{"go", "test", "-count=1", "-timeout", "60m", "./internal/tests/matrix"}},
 		step{name: "mutants", command: []string{"go", "run", "./internal/testenv/testservers", "go", "run", "./internal/mutants", "-part", part}},
 	)
+}
+
+// scaled is a test with more than the gate has.
+func scaled(name, pkg, pattern, env string) step {
+	s := test(name, pkg, pattern, env)
+	s.random = false
+	return s
 }
 
 // millionKeys has a million keys wait in one of six ways, in another one each night; with all mutants in all ways.
@@ -121,9 +131,7 @@ func millionKeys(part string) step {
 		i, _ := strconv.Atoi(k)
 		way = ways[i-1]
 	}
-	s := test("million keys", "./store/postgres", "^TestMillionKeysStopNobody$", "WAYBILL_MILLION="+way)
-	s.random = false
-	return s
+	return scaled("million keys", "./store/postgres", "^TestMillionKeysStopNobody$", "WAYBILL_MILLION="+way)
 }
 
 // fuzzing are the fuzz targets of all packages, each for 30 s. Go's cache keeps their corpus. An input that fails is in

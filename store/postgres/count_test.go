@@ -16,6 +16,7 @@ import (
 	"github.com/waybill-go/waybill/core/rules"
 	"github.com/waybill-go/waybill/internal/sharedtest"
 	"github.com/waybill-go/waybill/internal/testenv"
+	"github.com/waybill-go/waybill/internal/tier"
 	"github.com/waybill-go/waybill/store/postgres/internal/schema"
 )
 
@@ -195,6 +196,49 @@ func counted(t *testing.T) (*Outbox, *pgxpool.Pool) {
 		t.Fatal(err)
 	}
 	return o, pool
+}
+
+// OP-20 OP-01: during a drain of a million, counts are within 5 % or least numbers, and move with each 5,000 that are
+// settled: a relay that settles as many a second is seen to work. Some keys stay blocked.
+func TestCountsDuringADrain(t *testing.T) {
+	tier.Nightly(t, "a million rows: 40 s")
+	t.Parallel()
+	const million, step = 1_000_000, 5_000
+	o, pool := counted(t)
+	exec, insert := filler(t, pool)
+	exec(`ALTER TABLE waybill.waybill_outbox SET (autovacuum_enabled = off)`)
+	indexed(t, pool, func() { insert(million, "route, key", "'default', 'k' || i % 1000") })
+	var first int64
+	if err := pool.QueryRow(t.Context(), `SELECT min(seq) FROM waybill.waybill_outbox WHERE seq > 0`).Scan(&first); err != nil {
+		t.Fatal(err)
+	}
+	left, before := int64(million), int64(math.MaxInt64)
+	for at := first; at < first+million; at += step {
+		counts, err := o.Counts(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		var now int64
+		atLeast := false
+		for _, c := range counts {
+			now, atLeast = now+c.N, atLeast || c.AtLeast
+		}
+		switch off := math.Abs(float64(now - left)); {
+		case atLeast && now > left, !atLeast && off > 0.05*float64(left):
+			t.Errorf("%d are left, and the count says %d (at least %t)", left, now, atLeast)
+		case now >= before:
+			t.Errorf("%d were settled, %d are left, and the count went from %d to %d", step, left, before, now)
+		}
+		before = now
+		tag, err := pool.Exec(t.Context(), `DELETE FROM waybill.waybill_outbox WHERE route = 'default' AND seq >= $1 AND seq < $2 AND key NOT IN ('k1', 'k2')`, at, at+step)
+		if err != nil {
+			t.Fatal(err)
+		}
+		left -= tag.RowsAffected()
+	}
+	if left != 2*million/1000 {
+		t.Errorf("%d are left", left)
+	}
 }
 
 // The first 10,000 rows of a part are not like the others: the held ones lie at the front, and reasons come in turns.

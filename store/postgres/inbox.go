@@ -161,6 +161,10 @@ func (i *Inbox) inTx(ctx context.Context, begin *pgx.Batch, fresh func() bool, f
 	if err := fn(ctx, tx); err != nil {
 		return handlerError(err)
 	}
+	// After a ROLLBACK or COMMIT that the handler sent as SQL, the driver's commit would be a success.
+	if tx.Conn().PgConn().TxStatus() == 'I' {
+		return dberr.CommitError("inbox: commit", pgx.ErrTxClosed)
+	}
 	if err := tx.Commit(ctx); err != nil {
 		return dberr.CommitError("inbox: commit", err)
 	}

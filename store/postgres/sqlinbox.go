@@ -70,13 +70,26 @@ func (i *SQLInbox) do(ctx context.Context, key core.InboxKey, fn func(ctx contex
 	if err := fn(ctx, tx); err != nil {
 		return core.InboxNone, handlerError(err)
 	}
-	// A driver may report a commit that became a rollback as a success; a statement in an aborted transaction
-	// fails.
-	if _, err := tx.ExecContext(ctx, "SELECT 1"); err != nil && dberr.SQLState(err) == "25P02" {
-		return core.InboxNone, dberr.CommitError("inbox: commit", pgx.ErrTxCommitRollback)
-	}
-	if err := tx.Commit(); err != nil {
-		return core.InboxNone, dberr.CommitError("inbox: commit", err)
+	if err := commitMarked(ctx, tx); err != nil {
+		return core.InboxNone, err
 	}
 	return core.InboxNew, nil
+}
+
+// commitMarked commits a handler's transaction, which has marked something. A driver may report a commit that became a
+// rollback as a success, and so the commit after a ROLLBACK or COMMIT that the handler sent as SQL. A statement fails
+// in a transaction that has failed, and has no transaction id after one that ended.
+func commitMarked(ctx context.Context, tx *sql.Tx) error {
+	var marked bool
+	err := tx.QueryRowContext(ctx, "SELECT pg_current_xact_id_if_assigned() IS NOT NULL").Scan(&marked)
+	switch {
+	case dberr.SQLState(err) == "25P02":
+		return dberr.CommitError("inbox: commit", pgx.ErrTxCommitRollback)
+	case err == nil && !marked:
+		return dberr.CommitError("inbox: commit", sql.ErrTxDone)
+	}
+	if err := tx.Commit(); err != nil {
+		return dberr.CommitError("inbox: commit", err)
+	}
+	return nil
 }

@@ -7,8 +7,6 @@ import (
 	"encoding/json"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/store/postgres/internal/dberr"
@@ -64,11 +62,8 @@ func (i *SQLInbox) doBatch(
 	if err := fn(ctx, tx, fresh); err != nil {
 		return nil, handlerError(err)
 	}
-	if _, err := tx.ExecContext(ctx, "SELECT 1"); err != nil && dberr.SQLState(err) == "25P02" { // as in do
-		return nil, dberr.CommitError("inbox: commit", pgx.ErrTxCommitRollback)
-	}
-	if err := tx.Commit(); err != nil {
-		return nil, dberr.CommitError("inbox: commit", err)
+	if err := commitMarked(ctx, tx); err != nil {
+		return nil, err
 	}
 	return statuses, nil
 }
