@@ -29,7 +29,7 @@ type message struct {
 	releases int         // of it that could not be stored
 	yields   *yielding   // its key waits until it has gone back; nil if it does not
 	lost     func()      // ends its handler's context; nil if it cannot be lost, or has not begun
-	lossTold bool        // the log has a line about its loss
+	lossTold bool        // it is known to be lost, and the log has a line about that
 }
 
 // key returns the ordering key; empty if it has none.

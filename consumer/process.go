@@ -58,7 +58,8 @@ func (r *runner) process(m *message) verdict {
 }
 
 // owned returns a context that ends, with the cause waybill.ErrLeaseLost, when it is known that another consumer has
-// one of ms: by core.LeaseWatcher, or since it cannot be renewed.
+// one of ms: by core.LeaseWatcher, or since it cannot be renewed. If that is known already, the context has ended, and
+// no handler may begin.
 func (r *runner) owned(ctx context.Context, ms ...*message) (context.Context, func()) {
 	if r.judge.traits.HoldFor <= 0 && !slices.ContainsFunc(ms, func(m *message) bool { return m.session.losses != nil }) {
 		return ctx, func() {}
@@ -74,7 +75,11 @@ func (r *runner) owned(ctx context.Context, ms ...*message) (context.Context, fu
 		}
 		r.mu.Lock()
 		m.lost = lost
+		known := m.lossTold
 		r.mu.Unlock()
+		if known { // it waited when it was lost
+			lost()
+		}
 	}
 	return ctx, func() { cancel(nil) }
 }

@@ -96,7 +96,7 @@ func (r *runner) renew(s *session, messages []*message) {
 	}
 }
 
-// lose ends the context of m's handler: another consumer has the message.
+// lose ends the context of m's handler: another consumer has the message. If no handler has begun, none will (owned).
 func (r *runner) lose(m *message, err error) {
 	r.tellLost(m, err, slog.String("phase", "renew"))
 	r.mu.Lock()

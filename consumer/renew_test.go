@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -11,6 +12,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	"go.opentelemetry.io/otel/sdk/metric"
 
 	"github.com/waybill-go/waybill"
@@ -18,6 +20,7 @@ import (
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/internal/patience"
 	"github.com/waybill-go/waybill/internal/sharedtest"
+	memtransport "github.com/waybill-go/waybill/transport/memory"
 )
 
 // limited is a bus whose broker takes back what is held for longer than a limit.
@@ -30,6 +33,8 @@ type limited struct {
 	over   []string             // taken back while it was held
 	renews int
 	fail   func(id string) error
+	lost   string         // the id of a message that another consumer has and handles
+	ended  []core.Verdict // about that one
 }
 
 const limit = 30 * time.Second
@@ -66,15 +71,25 @@ func (r *limitedReceiver) Receive(ctx context.Context, n int) ([]*waybill.Delive
 
 func (r *limitedReceiver) Settle(ctx context.Context, acks []core.Ack) core.Results {
 	r.l.mu.Lock()
-	for _, a := range acks {
+	lost := -1
+	for i, a := range acks {
 		id := a.Delivery.Envelope.ID
 		if time.Now().After(r.l.until[id]) {
 			r.l.over = append(r.l.over, id)
 		}
 		delete(r.l.until, id)
+		if id == r.l.lost {
+			lost = i
+			r.l.ended = append(r.l.ended, a.Verdict)
+			acks[i] = core.AckDone(a.Delivery)
+		}
 	}
 	r.l.mu.Unlock()
-	return r.Receiver.Settle(ctx, acks)
+	results := r.Receiver.Settle(ctx, acks)
+	if lost >= 0 {
+		results[lost] = errLost
+	}
+	return results
 }
 
 type renewer struct{ limitedReceiver }
@@ -86,6 +101,10 @@ func (r *renewer) RenewDeliveries(_ context.Context, ds []*waybill.Delivery, d t
 	out := make(core.Results, len(ds))
 	for i := range ds {
 		id := ds[i].Envelope.ID
+		if id == r.l.lost {
+			out[i] = waybill.ErrLeaseLost
+			continue
+		}
 		if r.l.fail != nil {
 			if out[i] = r.l.fail(id); out[i] != nil {
 				continue
@@ -222,6 +241,121 @@ func TestLostIsNotTriedAgain(t *testing.T) {
 		stop()
 		if n := ran.Load(); n != 1 {
 			t.Errorf("the handler ran %d times, want once", n)
+		}
+	})
+}
+
+// CO-21: a message that is lost before its handler begins never reaches one: another consumer has it. It is let go, so
+// that its place and its key are free for others.
+func TestLostBeforeItBegins(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		patience.BudgetOf(t).Time(2*limit, "two handlers, one after the other")
+		l := newLimited(t, true)
+		if err := l.Declare(queue, "#"); err != nil {
+			t.Fatal(err)
+		}
+		l.lost = "id-2"
+		var got seen[string]
+		reader := metric.NewManualReader()
+		o := consumer.Options{MeterProvider: metric.NewMeterProvider(metric.WithReader(reader))}
+		stop := start(t, l, o, waybill.Subscription{Concurrency: 1, Prefetch: 3}, handle(func(_ context.Context, d *waybill.Delivery) error {
+			got.add(d.Envelope.ID)
+			time.Sleep(limit / 2) // a renewal is due meanwhile
+			return nil
+		}))
+		l.publish(t, 4, waybill.Key("k")) // there is room for the last one after the lost one is let go
+		patience.Pass(t, 3*limit)
+		stop()
+		if diff := cmp.Diff([]string{"id-1", "id-3", "id-4"}, got.all()); diff != "" {
+			t.Error(diff)
+		}
+		if !slices.Equal(l.ended, []core.Verdict{core.VerdictRelease}) {
+			t.Errorf("verdicts %v about the lost message", l.ended)
+		}
+		wantDepth(t, l.bus, memtransport.Depth{})
+		if n := counts(t, reader)["lease.lost{queue=q}"]; n != 1 {
+			t.Errorf("the loss is counted %d times", n)
+		}
+	})
+}
+
+// CO-21 IN-08: a message that is lost goes neither into a batch nor, after its batch failed, to the handler of one.
+func TestLostOfABatch(t *testing.T) {
+	t.Parallel()
+	for name, held := range map[string]bool{"while the batch waits": true, "while the batch runs": false} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				patience.BudgetOf(t).Time(2*limit, "a handler and a batch, or a batch whose message is lost")
+				l := newLimited(t, true)
+				if err := l.Declare(queue, "#"); err != nil {
+					t.Fatal(err)
+				}
+				l.lost = "id-2"
+				var got batches
+				h := got.handler(3, nil, nil)
+				record := h.Batch
+				h.Batch = func(ctx context.Context, ds []*waybill.Delivery) ([]waybill.HandlerStatus, error) {
+					st, err := record(ctx, ds)
+					if !held { // until the loss is known
+						<-ctx.Done()
+						return nil, ctx.Err()
+					}
+					return st, err
+				}
+				other := waybill.Handler{Name: "other", Handle: func(context.Context, *waybill.Delivery) (waybill.HandlerStatus, error) {
+					time.Sleep(limit / 2)
+					return waybill.HandlerProcessed, nil
+				}}
+				if held {
+					first := messages(1, waybill.ID("first"))[0]
+					first.Topic, first.Type = "other", "other"
+					l.send(t, first)
+				}
+				l.publish(t, 3)
+				stop := start(t, l, consumer.Options{}, waybill.Subscription{Concurrency: 1, Prefetch: 4}, h, other)
+				patience.Pass(t, 3*limit)
+				stop()
+				batched := [][]string{idsFrom(1, 3)}
+				if held {
+					batched = nil
+				}
+				if diff := cmp.Diff(batched, got.all()); diff != "" {
+					t.Error(diff)
+				}
+				if diff := cmp.Diff([]string{"id-1", "id-3"}, got.alone.all()); diff != "" {
+					t.Error(diff)
+				}
+			})
+		})
+	}
+}
+
+// CO-21 OR-09: a message that is lost while it waits for its retry in place is not tried again. Its key goes on.
+func TestLostBeforeItsRetryInPlace(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		patience.BudgetOf(t).Time(limit, "a retry in place")
+		l := newLimited(t, true)
+		if err := l.Declare(queue, "#"); err != nil {
+			t.Fatal(err)
+		}
+		l.lost = "id-1"
+		var got seen[string]
+		sub := waybill.Subscription{InOrder: true, Retry: waybill.RetryDelays(limit / 2)}
+		stop := start(t, l, consumer.Options{}, sub, handle(func(_ context.Context, d *waybill.Delivery) error {
+			got.add(d.Envelope.ID)
+			if d.Envelope.ID == "id-1" {
+				return errBoom
+			}
+			return nil
+		}))
+		l.publish(t, 2, waybill.Key("k"))
+		patience.Pass(t, 3*limit)
+		stop()
+		if diff := cmp.Diff([]string{"id-1", "id-2"}, got.all()); diff != "" {
+			t.Error(diff)
 		}
 	})
 }

@@ -17,6 +17,8 @@ import (
 //   fails: a dependency is down   | goes back, or waits in its place where the order is kept
 //   fails: the run ends           | goes back
 //   fails: a message is lost      | is handled alone, as far as it is still held here
+//   does not begin, since a       | is handled alone, as far as it is still held here
+//   message is lost already       |
 //   fails otherwise               | is handled alone, so that only the culprit fails
 
 // workBatch handles a batch and returns the next job. First the handler gets the batch as a whole. Then the members
@@ -101,6 +103,9 @@ func (r *runner) processBatch(ms []*message) []verdict {
 	}
 	ctx, done := r.owned(r.handlerCtx, ms...)
 	defer done()
+	if isLost(ctx) { // already
+		return verdicts // one by one, as far as they are ours
+	}
 	statuses, err := r.callBatch(ctx, ms[0].h, ds)
 	if err != nil && isLost(ctx) {
 		r.logBatch(r.handlerCtx, len(ds), fmt.Errorf("%w: one of its messages is another consumer's (%w)", waybill.ErrLeaseLost, err))
