@@ -3,6 +3,7 @@ package cli_test
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -17,9 +18,9 @@ import (
 	"github.com/waybill-go/waybill/store/postgres"
 )
 
-// OP-01 OP-19: the commands of docs/runbooks.md name each cause with its cure beside 300,000 messages: an old schema, no
-// relay, a broker that is away, a wrong password, a topic without a queue, and a key behind it. Disks that are full are
-// in internal/tests/outages. The log has the times.
+// OP-01 OP-19: the commands of docs/runbooks.md name each cause with its cure beside 300,000 messages: an old schema,
+// no relay, a broker that is away, a wrong password, a topic without a queue, and a key behind it. Full disks are in
+// internal/tests/outages. The log has the times.
 func TestDayOfAnOperator(t *testing.T) {
 	tier.Nightly(t, "300,000 messages through a broker: a minute")
 	const n, behind = 300_000, 1000
@@ -30,7 +31,7 @@ func TestDayOfAnOperator(t *testing.T) {
 	ask := func(line string, more ...string) answer {
 		t.Helper()
 		began := time.Now()
-		a := command(t, append(settings[:len(settings):len(settings)], more...), append(strings.Fields(line), "--config", file)...)
+		a := command(t, append(slices.Clip(settings), more...), append(strings.Fields(line), "--config", file)...)
 		t.Logf("%6d ms  waybill %s", time.Since(began).Milliseconds(), line)
 		return a
 	}

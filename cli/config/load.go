@@ -41,8 +41,8 @@ type Section struct {
 	policies *node
 }
 
-// Load reads all sources. The error is an [*waybill.InvalidError] with all problems; unless the file cannot be read, or is
-// no YAML, it comes with what is valid, for Decode to find the other problems.
+// Load reads all sources. The error is an [*waybill.InvalidError] with all problems. It comes with the valid settings,
+// for Decode to find the other problems, unless the file cannot be read, or is no YAML.
 func Load(s Sources) (*Loaded, error) {
 	root := &node{origin: "the configuration", kind: dict}
 	var problems []problem

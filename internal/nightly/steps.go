@@ -108,7 +108,7 @@ func once(part string) []step {
 		step{name: "explore", command: []string{"go", "test", "-v", "-count=1", "-timeout", "120m", "-run", "^TestExplore$|^TestSameSeedSameHistory$", "./dispatch"}},
 		step{name: "million rows", command: []string{"go", "test", "-count=1", "-timeout", "30m", "-run", "MillionRows", "./store/sqlite"}},
 		millionKeys(part),
-		// what an operator does beside many messages, and one daemon with many small databases
+		// commands beside many messages, and a daemon with many small databases
 		scaled("commands at scale", "./cli", "^TestManyRecords$", "WAYBILL_SCALE=300000"),
 		scaled("fleet", "./cmd/waybill", "^TestIdleFleet$", "WAYBILL_TEST_FLEET=500"),
 		step{name: "matrix", env: []string{"WAYBILL_MATRIX=all"}, command: []string{"go", "test", "-count=1", "-timeout", "60m", "./internal/tests/matrix"}},
