@@ -15,7 +15,7 @@ import (
 //   done               | an ack; all of a call in one frame
 //   retry              | a copy to a delay queue, and the ack when the copy is confirmed and routed
 //   reject             | a copy to the dead-letter queue, and the ack in the same way; an ack with DropFailed
-//   reject, unreadable | a reject: the broker moves it, since a copy would lack headers
+//   reject, unreadable | a reject: the broker moves it, since a copy would lack headers (brokerParks)
 //   release            | a requeue, or a copy where a requeue would count as a failed delivery
 //   release, in order  | nothing: it is ready again here, before its successors
 
@@ -26,13 +26,15 @@ var (
 
 // Settle implements core.Receiver. A retry or a rejection publishes a copy and acknowledges the original after the copy
 // was confirmed and routed. If the copy fails, the delivery stays with its receiver: it can be settled again. First
-// each ack is checked and sorted by its verdict; requeues, and rejects that the broker carries out, are sent at once.
-// Then, in this order, done ones are acknowledged, released ones in order are made ready, and copies are published.
+// each ack is checked and sorted by its verdict; requeues are sent at once. Then, in this order, done ones are
+// acknowledged, released ones in order are made ready, messages that the broker parks are rejected, and copies are
+// published.
 func (r *receiver) Settle(ctx context.Context, acks []core.Ack) core.Results {
 	results := make(core.Results, len(acks))
 	var send copies
 	var done doneBatch
 	var again []*handle // to make ready
+	var parks []int     // the acks of messages that the broker parks
 	now := time.Now()
 	requeued := false
 	defer func() {
@@ -51,7 +53,7 @@ func (r *receiver) Settle(ctx context.Context, acks []core.Ack) core.Results {
 		}
 		copied := a.Verdict == core.VerdictRetry || a.Verdict == core.VerdictReject && !r.sub.DropFailed
 		if copied && unreadable(&h.raw) != "" { // a copy would lack headers
-			results[i] = settled(h.sess.acks.reject(h.raw.DeliveryTag))
+			parks = append(parks, i)
 			continue
 		}
 		switch a.Verdict {
@@ -81,6 +83,7 @@ func (r *receiver) Settle(ctx context.Context, acks []core.Ack) core.Results {
 	}
 	done.settle(results)
 	r.makeReady(again)
+	r.brokerParks(ctx, acks, parks, results)
 	if len(send.list) > 0 {
 		r.storeCopies(ctx, acks, send.list, results)
 	}

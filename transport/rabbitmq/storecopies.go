@@ -4,11 +4,13 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"slices"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/transport/rabbitmq/topology"
 )
 
 // The order is what keeps a message: the copy is published and confirmed first, then the original is acknowledged. A
@@ -21,6 +23,7 @@ import (
 func (r *receiver) storeCopies(ctx context.Context, acks []core.Ack, list []copyToSend, results core.Results) {
 	published := r.publishCopies(ctx, list)
 	var again []*handle // to make ready
+	var parks []int     // the acks of messages that the broker parks
 	for k, err := range published {
 		a := &acks[list[k].slot]
 		h, _ := a.Delivery.Handle.(*handle)
@@ -31,11 +34,7 @@ func (r *receiver) storeCopies(ctx context.Context, acks []core.Ack, list []copy
 			again = append(again, h)
 			err = nil
 		case waybill.ClassOf(err) == waybill.ClassPermanent, h.refusedAlone(err):
-			r.log.Event(ctx, slog.LevelError, "rabbitmq.parked_without_reason",
-				"the broker does not take a copy of a message; it is dead-lettered as it is, without its reason",
-				slog.String("queue", r.queue), slog.String("id", clip(h.raw.MessageId)), slog.String("reason", string(a.Reason)),
-				slog.String("verdict", a.Verdict.String()), slog.String("handler_error", a.Err), slog.Any("error", err))
-			err = settled(h.sess.acks.reject(h.raw.DeliveryTag))
+			parks = append(parks, list[k].slot)
 		case h.sess.ch.IsClosed():
 			err = outage("settle", errors.Join(errStale, err))
 		default:
@@ -44,6 +43,55 @@ func (r *receiver) storeCopies(ctx context.Context, acks []core.Ack, list []copy
 		results[list[k].slot] = err
 	}
 	r.makeReady(again)
+	causes := slices.Clone(results)
+	r.brokerParks(ctx, acks, parks, results)
+	for _, i := range parks {
+		if a := &acks[i]; results[i] == nil {
+			h, _ := a.Delivery.Handle.(*handle)
+			r.log.Event(ctx, slog.LevelError, "rabbitmq.parked_without_reason",
+				"the broker does not take a copy of a message; it is dead-lettered as it is, without its reason",
+				slog.String("queue", r.queue), slog.String("id", clip(h.raw.MessageId)), slog.String("reason", string(a.Reason)),
+				slog.String("verdict", a.Verdict.String()), slog.String("handler_error", a.Err), slog.Any("error", causes[i]))
+		}
+	}
+}
+
+// brokerParks rejects messages, so that the broker parks them. A classic queue drops a rejected message that has no
+// dead-letter queue, and so does a quorum queue that dead-letters at most once. So brokerParks makes sure of that queue
+// first. If that fails, the deliveries stay with the receiver: they can be settled again.
+func (r *receiver) brokerParks(ctx context.Context, acks []core.Ack, parks []int, results core.Results) {
+	if len(parks) == 0 {
+		return
+	}
+	err := r.ensureDeadLetters(ctx)
+	for _, i := range parks {
+		h, _ := acks[i].Delivery.Handle.(*handle)
+		switch {
+		case err == nil:
+			results[i] = settled(h.sess.acks.reject(h.raw.DeliveryTag))
+		case h.sess.ch.IsClosed():
+			results[i] = outage("settle", errors.Join(errStale, err))
+		default:
+			h.settled.Store(false)
+			results[i] = err
+		}
+	}
+}
+
+// ensureDeadLetters declares the dead-letter queue, its exchange and its binding. With Options.Passive it looks for the
+// queue and the exchange: if the user may not see them, it trusts that they are there, as the start does.
+func (r *receiver) ensureDeadLetters(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, r.t.opts.ConnectTimeout)
+	defer cancel()
+	c, err := r.in.get(ctx)
+	if err != nil {
+		return err
+	}
+	p, dlq := r.prepare, r.t.names.DeadLetterQueue(r.sub.Queue)
+	p.want.Exchanges = slices.DeleteFunc(slices.Clone(p.want.Exchanges), func(e topology.Exchange) bool { return e.Name != r.dlx })
+	p.want.Queues = slices.DeleteFunc(slices.Clone(p.want.Queues), func(q topology.Queue) bool { return q.Name != dlq })
+	p.want.Bindings = slices.DeleteFunc(slices.Clone(p.want.Bindings), func(b topology.Binding) bool { return b.Queue != dlq })
+	return p.run(ctx, c, false)
 }
 
 // maxRefusals is how often the broker may close the channel because of a copy.
