@@ -27,7 +27,7 @@ var worldRules = statespace.Rules{
 		memory.route.settled memory.route.counts memory.route.version memory.route.seen memory.route.rung memory.route.keys memory.route.byID
 		memory.route.bySlot
 		memory.record.since memory.record.settledAt memory.record.errAt memory.record.lastErr memory.Tx.done
-		core.Record.Age core.Member.Name core.ServedRoute.HandedOut core.ServedRoute.OldestHandedOut
+		core.Record.DueFor core.Member.Name core.ServedRoute.HandedOut core.ServedRoute.OldestHandedOut
 		dispatch.env.now dispatch.Dispatcher.err dispatch.reads.count
 		dispatch.world.now dispatch.world.log dispatch.world.logs`),
 	Shared: strings.Fields(`

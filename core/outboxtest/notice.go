@@ -176,9 +176,9 @@ func noticeFromWaitsForAllOwners(k *kit) {
 // can take minutes. DB-17 OP-18.
 func membershipTellsOfNoticeRecords(k *kit) {
 	m := k.owner(1)
-	told := func(route string) bool {
+	told := func(route string) bool { // it only looks
 		return m.heartbeat(func(x *core.HeartbeatRequest) {
-			x.Self = core.Member{Routes: []core.ServedRoute{{Route: route, InitialPartitions: 1}}} // only looks
+			x.Self = core.Member{Routes: []core.ServedRoute{{Route: route, InitialPartitions: 1}}}
 		}).HasNotices
 	}
 	k.failIf(m.heartbeat().HasNotices || told(k.route), "no notice was written, and the membership tells of one")

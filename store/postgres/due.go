@@ -18,8 +18,8 @@ import (
 // key. Both are found by the index of due times, from a lower bound on (MaxOverdue), since rows that were sent stay in
 // that index as long as an old snapshot keeps them.
 //
-// The parameters of the statements: $1 self, $2 routes, $3 slots, $4 MaxOverdue in microseconds, $5 whether retries that
-// self holds are answered again (not DueExcludeHeld), $6 the limit, which bounds those and new ones together.
+// The parameters of the statements: $1 self, $2 routes, $3 slots, $4 MaxOverdue in microseconds, $5 whether retries
+// that self holds are answered again (not DueExcludeHeld), $6 the limit, which bounds those and new ones together.
 
 const (
 	// ownPartsSQL are the parts with those of their slots that are self's, since when what came due is looked for,
@@ -139,7 +139,7 @@ func (o *Outbox) Due(ctx context.Context, self core.Session, of []core.RouteSlot
 			return func(rows pgx.Rows) error {
 				r, err := d.read(rows, now)
 				if err == nil {
-					r.Route, r.Failed = routes[d.n-1], true // it was tried before, also if no attempt was counted
+					r.Route, r.Failed = routes[d.n-1], true // also if no attempt was counted
 					*into = append(*into, retry{*r, due, d.n - 1})
 				}
 				return err

@@ -33,9 +33,9 @@ func TestDrift(t *testing.T) {
 		"type, nullability, key, options": {inbox + "(consumer TEXT NOT NULL, source TEXT, id INTEGER NOT NULL, PRIMARY KEY (source, consumer))", []admin.Difference{
 			{Object: "o_inbox", Want: "table, strict, without rowid", Have: "table"},
 			{Object: "o_inbox.consumer", Want: "TEXT primary key 1 not null", Have: "TEXT primary key 2 not null"},
+			{Object: "o_inbox.content_hash", Want: "BLOB", Have: "missing"},
 			{Object: "o_inbox.handled_at", Want: "INTEGER not null", Have: "missing"},
 			{Object: "o_inbox.id", Want: "TEXT primary key 3 not null", Have: "INTEGER not null"},
-			{Object: "o_inbox.content_hash", Want: "BLOB", Have: "missing"},
 			{Object: "o_inbox.source", Want: "TEXT primary key 2 not null", Have: "TEXT primary key 1"},
 			{Object: "o_inbox_handled", Want: "index (consumer, handled_at)", Have: "missing"},
 		}},
