@@ -15,7 +15,7 @@ import (
 //   done               | an ack; all of a call in one frame
 //   retry              | a copy to a delay queue, and the ack when the copy is confirmed and routed
 //   reject             | a copy to the dead-letter queue, and the ack in the same way; an ack with DropFailed
-//   reject, unreadable | a reject: the broker moves it, since a copy would lack headers; see brokerParks
+//   reject, unreadable | a reject: the broker moves it, since a copy would lack headers (brokerParks)
 //   release            | a requeue, or a copy where a requeue would count as a failed delivery
 //   release, in order  | nothing: it is ready again here, before its successors
 
@@ -27,8 +27,8 @@ var (
 // Settle implements core.Receiver. A retry or a rejection publishes a copy and acknowledges the original after the copy
 // was confirmed and routed. If the copy fails, the delivery stays with its receiver: it can be settled again. First
 // each ack is checked and sorted by its verdict; requeues are sent at once. Then, in this order, done ones are
-// acknowledged, released ones in order are made ready, the broker is told to reject what it parks itself, and copies
-// are published.
+// acknowledged, released ones in order are made ready, messages that the broker parks are rejected, and copies are
+// published.
 func (r *receiver) Settle(ctx context.Context, acks []core.Ack) core.Results {
 	results := make(core.Results, len(acks))
 	var send copies

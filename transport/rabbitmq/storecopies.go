@@ -4,11 +4,13 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"slices"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/transport/rabbitmq/topology"
 )
 
 // The order is what keeps a message: the copy is published and confirmed first, then the original is acknowledged. A
@@ -32,10 +34,6 @@ func (r *receiver) storeCopies(ctx context.Context, acks []core.Ack, list []copy
 			again = append(again, h)
 			err = nil
 		case waybill.ClassOf(err) == waybill.ClassPermanent, h.refusedAlone(err):
-			r.log.Event(ctx, slog.LevelError, "rabbitmq.parked_without_reason",
-				"the broker does not take a copy of a message; it is dead-lettered as it is, without its reason",
-				slog.String("queue", r.queue), slog.String("id", clip(h.raw.MessageId)), slog.String("reason", string(a.Reason)),
-				slog.String("verdict", a.Verdict.String()), slog.String("handler_error", a.Err), slog.Any("error", err))
 			parks = append(parks, list[k].slot)
 		case h.sess.ch.IsClosed():
 			err = outage("settle", errors.Join(errStale, err))
@@ -45,18 +43,27 @@ func (r *receiver) storeCopies(ctx context.Context, acks []core.Ack, list []copy
 		results[list[k].slot] = err
 	}
 	r.makeReady(again)
+	causes := slices.Clone(results)
 	r.brokerParks(ctx, acks, parks, results)
+	for _, i := range parks {
+		if a := &acks[i]; results[i] == nil {
+			h, _ := a.Delivery.Handle.(*handle)
+			r.log.Event(ctx, slog.LevelError, "rabbitmq.parked_without_reason",
+				"the broker does not take a copy of a message; it is dead-lettered as it is, without its reason",
+				slog.String("queue", r.queue), slog.String("id", clip(h.raw.MessageId)), slog.String("reason", string(a.Reason)),
+				slog.String("verdict", a.Verdict.String()), slog.String("handler_error", a.Err), slog.Any("error", causes[i]))
+		}
+	}
 }
 
-// brokerParks has the broker park messages: it rejects them. A broker drops a rejected message that has no dead-letter
-// queue, unless the queue dead-letters at least once, as quorum queues do if their arguments are Waybill's. So the
-// dead-letter queue is made sure of first, with its exchange and its binding. If that fails, the deliveries stay here
-// and can be settled again.
+// brokerParks rejects messages, so that the broker parks them. A classic queue drops a rejected message that has no
+// dead-letter queue, and so does a quorum queue that dead-letters at most once. So brokerParks makes sure of that queue
+// first. If that fails, the deliveries stay with the receiver: they can be settled again.
 func (r *receiver) brokerParks(ctx context.Context, acks []core.Ack, parks []int, results core.Results) {
 	if len(parks) == 0 {
 		return
 	}
-	err := r.haveDeadLetterQueue(ctx)
+	err := r.ensureDeadLetters(ctx)
 	for _, i := range parks {
 		h, _ := acks[i].Delivery.Handle.(*handle)
 		switch {
@@ -71,17 +78,19 @@ func (r *receiver) brokerParks(ctx context.Context, acks []core.Ack, parks []int
 	}
 }
 
-// haveDeadLetterQueue declares what leads a rejected message to the dead-letter queue, or with Options.Passive looks
-// for it. A user that may not even look at it has no error: the start has told that.
-func (r *receiver) haveDeadLetterQueue(ctx context.Context) error {
+// ensureDeadLetters declares the dead-letter queue, its exchange and its binding. With Options.Passive it looks for the
+// queue and the exchange: if the user may not see them, it trusts that they are there, as the start does.
+func (r *receiver) ensureDeadLetters(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, r.t.opts.ConnectTimeout)
 	defer cancel()
 	c, err := r.in.get(ctx)
 	if err != nil {
 		return err
 	}
-	p := r.prepare
-	p.want = p.want.DeadLettering()
+	p, dlq := r.prepare, r.t.names.DeadLetterQueue(r.sub.Queue)
+	p.want.Exchanges = slices.DeleteFunc(slices.Clone(p.want.Exchanges), func(e topology.Exchange) bool { return e.Name != r.dlx })
+	p.want.Queues = slices.DeleteFunc(slices.Clone(p.want.Queues), func(q topology.Queue) bool { return q.Name != dlq })
+	p.want.Bindings = slices.DeleteFunc(slices.Clone(p.want.Bindings), func(b topology.Binding) bool { return b.Queue != dlq })
 	return p.run(ctx, c, false)
 }
 

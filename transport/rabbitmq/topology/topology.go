@@ -173,30 +173,6 @@ func (t *Topology) addBinding(exchange, queue, key string) {
 	}
 }
 
-// DeadLettering returns the part that leads rejected messages of the subscriptions to their dead-letter queues.
-func (t Topology) DeadLettering() Topology {
-	out := Topology{names: t.names}
-	for _, sub := range t.subscriptions {
-		dlx, dlq := t.names.DeadLetterExchange(sub), t.names.DeadLetterQueue(sub)
-		for _, e := range t.Exchanges {
-			if e.Name == dlx {
-				out.Exchanges = append(out.Exchanges, e)
-			}
-		}
-		for _, q := range t.Queues {
-			if q.Name == dlq {
-				out.Queues = append(out.Queues, q)
-			}
-		}
-		for _, b := range t.Bindings {
-			if b.Exchange == dlx && b.Queue == dlq {
-				out.Bindings = append(out.Bindings, b)
-			}
-		}
-	}
-	return out
-}
-
 // RetryExchanges returns the exchanges that a consumer publishes to when it retries or dead-letters a message.
 func (t Topology) RetryExchanges() []string {
 	var out []string
