@@ -5,6 +5,7 @@ func queued() []mutant {
 	const declare, wire = "transport/sqs/declare.go", "transport/sqs/wire.go"
 	const topic = "transport/sqs/topic.go"
 	client := group{pkg: "./transport/sqs/snsclient"}.of(
+		mutant{id: "sqs-lost-copied", fault: "a delivery that is known to be lost is copied beside its message", file: "transport/sqs/settle.go", old: "case h.state != held, h.lost && acks[i].Verdict != core.VerdictDone:", new: "case h.state != held:", tests: "^TestLostDeliveryIsNotCopied$"},
 		mutant{id: "sns-fault", fault: "SNS's word on whose fault a failed entry is gets lost", file: "transport/sqs/snsclient/snsclient.go", old: ", SenderFault: f.SenderFault", new: "", tests: "^TestPublishBatch$"},
 		mutant{id: "sns-pages", fault: "only the first subscriptions of a topic are seen", file: "transport/sqs/snsclient/snsclient.go", old: "pages.HasMorePages(); {", new: "len(have) == 0; {", tests: "^TestSubscriptions$"},
 	)

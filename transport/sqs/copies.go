@@ -20,6 +20,7 @@ type handle struct {
 	counted int // redeliveries, as far as SQS and the copies before counted
 	copied  bool
 	early   bool  // it came before it was due
+	lost    bool  // a renewal found that; guarded by r.mu
 	state   state // guarded by r.mu
 }
 

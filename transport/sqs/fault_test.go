@@ -258,6 +258,40 @@ func TestHoldEndsAfterTwelveHours(t *testing.T) {
 	}
 }
 
+// CO-21: a delivery that a renewal found to be lost is another receiver's. So its retry, its release and its dead letter
+// are no copies beside that one's message.
+func TestLostDeliveryIsNotCopied(t *testing.T) {
+	t.Parallel()
+	fake, opts := startFake(t), quick(false)
+	opts.HoldFor = time.Hour
+	bus := newBus(t, newClient(t, fake.URL()), opts)
+	r := subscribe(t, bus, core.Subscription{Queue: "q", Bindings: []string{"a"}})
+	publish(t, bus, batchOf("a", 1)...)
+	d := receive(t, r)
+	fake.Advance(2 * time.Hour)
+	other := subscribe(t, bus, core.Subscription{Queue: "q"})
+	theirs := receive(t, other)
+	fake.Fail(func(q fakesqs.Request) *fakesqs.Error {
+		if q.Action == "ChangeMessageVisibility" || q.Action == "ChangeMessageVisibilityBatch" {
+			return &fakesqs.Error{Code: "ReceiptHandleIsInvalid", Status: http.StatusBadRequest}
+		}
+		return nil
+	})
+	if err := r.(core.DeliveryRenewer).RenewDeliveries(t.Context(), []*waybill.Delivery{d}, time.Hour).FirstErr(); !errors.Is(err, waybill.ErrLeaseLost) {
+		t.Fatalf("the renewal: %v", err)
+	}
+	fake.Fail(nil)
+	for _, a := range []core.Ack{core.AckRetry(d, 0, nil), core.AckRelease(d), core.AckReject(d, waybill.ReasonRejected, nil)} {
+		if err := r.Settle(t.Context(), []core.Ack{a}).FirstErr(); !errors.Is(err, waybill.ErrLeaseLost) {
+			t.Errorf("%s: %v", a.Verdict, err)
+		}
+	}
+	settle(t, other, core.AckDone(theirs))
+	if q, dlq := len(fake.Messages("q")), len(fake.Messages("q-dlq")); q != 0 || dlq != 0 {
+		t.Errorf("%d and %d copies are left", q, dlq)
+	}
+}
+
 // TR-05: FIFO: within five minutes, the same id twice in a batch, sent again, retried, and parked twice: all of it
 // arrives.
 func TestFIFOSwallowsNothing(t *testing.T) {
