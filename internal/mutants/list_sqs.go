@@ -5,7 +5,6 @@ func queued() []mutant {
 	const declare, wire = "transport/sqs/declare.go", "transport/sqs/wire.go"
 	const topic = "transport/sqs/topic.go"
 	client := group{pkg: "./transport/sqs/snsclient"}.of(
-		mutant{id: "sqs-lost-copied", fault: "a delivery that is known to be lost is copied beside its message", file: "transport/sqs/settle.go", old: "case h.state != held, h.lost && acks[i].Verdict != core.VerdictDone:", new: "case h.state != held:", tests: "^TestLostDeliveryIsNotCopied$"},
 		mutant{id: "sns-fault", fault: "SNS's word on whose fault a failed entry is gets lost", file: "transport/sqs/snsclient/snsclient.go", old: ", SenderFault: f.SenderFault", new: "", tests: "^TestPublishBatch$"},
 		mutant{id: "sns-pages", fault: "only the first subscriptions of a topic are seen", file: "transport/sqs/snsclient/snsclient.go", old: "pages.HasMorePages(); {", new: "len(have) == 0; {", tests: "^TestSubscriptions$"},
 	)
@@ -15,6 +14,7 @@ func queued() []mutant {
 		mutant{id: "repeats-bound", fault: "the memory of repeats has no bound", file: "core/repeats/repeats.go", old: "len(m.ids) >= maxMessages", new: "len(m.ids) < 0", tests: "^TestMemoryIsBounded$"},
 	)...)
 	return append(client, group{pkg: "./transport/sqs"}.of(
+		mutant{id: "sqs-lost-copied", fault: "a delivery that is known to be lost is copied beside its message", file: "transport/sqs/settle.go", old: "case h.state != held, h.lost && acks[i].Verdict != core.VerdictDone:", new: "case h.state != held:", tests: "^TestLostDeliveryIsNotCopied$"},
 		mutant{id: "sqs-retry-free", fault: "a free retry counts an attempt", file: "transport/sqs/copies.go", old: "a.SameAttempt || due >", new: "due >", tests: "^TestConformance$/^standard$/^retry-free$"},
 		mutant{id: "sqs-repeats", fault: "each repeat of a publish without an answer leaves a copy", file: "transport/sqs/publish.go", old: "cmp.Or(p.t.repeats.ID(e), waybill.NewID())", new: "cmp.Or(waybill.NewID(), p.t.repeats.ID(e))", tests: "^TestConformance$/^fifo$/^publish-again-unanswered$"},
 		mutant{id: "sqs-rates", fault: "few requests for messages are in progress", file: "transport/sqs/receiver.go", old: "const maxPolls = 16", new: "const maxPolls = 2", tests: "^TestNearBest$"},

@@ -258,8 +258,8 @@ func TestHoldEndsAfterTwelveHours(t *testing.T) {
 	}
 }
 
-// CO-21: a delivery that a renewal found to be lost is another receiver's. So its retry, its release and its dead letter
-// are no copies beside that one's message.
+// CO-21: a delivery that a renewal found to be lost is another receiver's. So its retry, its release and its dead
+// letter are no copies beside that one's message.
 func TestLostDeliveryIsNotCopied(t *testing.T) {
 	t.Parallel()
 	fake, opts := startFake(t), quick(false)

@@ -91,7 +91,8 @@ func (s *settling) takeDeliveries(acks []core.Ack) {
 			s.results[i] = rejected(opSettle, fmt.Errorf("%w: the delivery is not of this receiver", waybill.ErrInvalid))
 		case acks[i].Verdict == core.VerdictNone || acks[i].Verdict > core.VerdictRelease:
 			s.results[i] = rejected(opSettle, fmt.Errorf("%w: verdict %d is none: build the ack with core.AckDone and the like", waybill.ErrInvalid, acks[i].Verdict))
-		case h.state != held, h.lost && acks[i].Verdict != core.VerdictDone: // a copy would be one beside another's message
+		case h.state != held, h.lost && acks[i].Verdict != core.VerdictDone:
+			// A copy of a lost delivery would be one beside another's message.
 			s.results[i] = outage(opSettle, waybill.ErrLeaseLost)
 		default:
 			h.state, s.handles[i] = settlingNow, h
