@@ -288,9 +288,7 @@ func (r *runner) afterSettle(l *settleWorker, batch acks, results core.Results) 
 	r.active = time.Now()
 	r.adapt(over, r.active)
 	r.tel.held.Record(r.settleCtx, int64(r.load.held), r.tel.gauge...)
-	if r.load.unsettled -= over; r.load.unsettled == 0 && r.stopping && r.running == 0 {
-		r.settled.set()
-	}
+	r.load.unsettled -= over
 	switch {
 	case failed != nil:
 		t = r.pauseUnstored(failed)
@@ -302,6 +300,9 @@ func (r *runner) afterSettle(l *settleWorker, batch acks, results core.Results) 
 		r.releaseWaiting() // the messages behind it
 	case !r.stopping && (moved || len(r.suspects) > 0):
 		r.kick() // a suspect waits until everything is settled
+	}
+	if r.load.unsettled == 0 && r.stopping && r.running == 0 { // nor is anything released just now
+		r.settled.set()
 	}
 	r.bell.ring()
 	return t
