@@ -101,8 +101,8 @@ func (c *command) showListing(found *admin.Listing) error {
 	return nil
 }
 
-// unknownTopics names the topics of a filter that matched nothing, of which the store has no message at all. It asks one
-// bounded question about each topic, and says nothing of a topic if the bound was reached.
+// unknownTopics names the topics of a filter that matched nothing, of which the store has no message at all. It asks
+// one bounded question about each topic, and says nothing of a topic if the bound was reached.
 func (c *command) unknownTopics(ctx context.Context, inspector admin.Inspector, f *admin.Filter, page admin.PageRequest) error {
 	for _, topic := range f.Topics {
 		found, err := inspector.List(ctx, admin.Filter{Topics: []string{topic}}, admin.PageRequest{Limit: 1, Budget: page.Budget})
