@@ -98,6 +98,8 @@ func TestScanIsBounded(t *testing.T) {
 		"list":                                  "list",
 		"list --limit 1000":                     "list",
 		"list --tenant nobody":                  "list",
+		"list --topic typo":                     "list",
+		"list --topic typo --after 30000":       "list list", // the end was reached: is the topic's name wrong?
 		"show nobody":                           "list counts inspect",
 		"show default nobody":                   "inspect",
 		"keys list":                             "keys",

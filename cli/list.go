@@ -21,7 +21,8 @@ func (c *command) listCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "list", Short: "list stored records that the flags select", Args: cobra.NoArgs,
 		Long: `list shows stored records in staging order, without bodies. Several values of one flag are alternatives. It looks at
---scan rows at most, so that it answers soon; if there may be more, it says with which --after to go on.`,
+--scan rows at most, so that it answers soon; if there may be more, it says with which --after to go on. If nothing
+matches, it names the routes that no relay of the configuration serves, and the topics of which the store has no message.`,
 		RunE: c.onStore(&store, func(ctx context.Context, s *Store, _ []string) error {
 			filter, err := f.filter()
 			if err != nil {
@@ -40,7 +41,13 @@ func (c *command) listCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return c.showListing(&found)
+			if err := c.showListing(&found); err != nil || c.json || len(found.Records) > 0 || found.Next != 0 {
+				return err
+			}
+			for _, route := range filter.Routes {
+				c.unserved(route)
+			}
+			return c.unknownTopics(ctx, inspector, &filter, page)
 		}),
 	}
 	storeFlag(cmd, &store)
@@ -90,6 +97,21 @@ func (c *command) showListing(found *admin.Listing) error {
 		say(c.io.Out, "searched to %d; go on with --after %d\n", found.Next, found.Next)
 	case len(rows) == 0:
 		say(c.io.Out, "no record matches\n")
+	}
+	return nil
+}
+
+// unknownTopics names the topics of a filter that matched nothing, of which the store has no message at all. It asks
+// one bounded question about each topic, and says nothing of a topic if the bound was reached.
+func (c *command) unknownTopics(ctx context.Context, inspector admin.Inspector, f *admin.Filter, page admin.PageRequest) error {
+	for _, topic := range f.Topics {
+		found, err := inspector.List(ctx, admin.Filter{Topics: []string{topic}}, admin.PageRequest{Limit: 1, Budget: page.Budget})
+		if err != nil {
+			return err
+		}
+		if len(found.Records) == 0 && found.Next == 0 {
+			say(c.io.Err, "the store has no message of topic %s: all are published, or its name is wrong\n", clean(topic))
+		}
 	}
 	return nil
 }

@@ -19,7 +19,10 @@ func TestMistakesAreSaid(t *testing.T) {
 	s.settings = append(s.settings, "transports.mq.kind=rabbitmq", "transports.mq.url=amqp://127.0.0.1:1", "relays.a.store=shop")
 	s.run("keys", "list", "--route", "nope").is(t, cli.ExitOK, "no key is blocked", "no relay of the configuration serves route nope")
 	s.run("status", "--route", "nope").is(t, cli.ExitOK, "0 waiting", "no relay of the configuration serves route nope")
-	s.run("keys", "list").not(t, "check its name")
+	s.run("list", "--route", "nope").is(t, cli.ExitOK, "no record matches", "no relay of the configuration serves route nope")
+	for _, args := range [][]string{{"keys", "list"}, {"list"}, {"list", "--route", "default"}} {
+		s.run(args...).not(t, "check its name")
+	}
 	for _, timeout := range []string{"0s", "-1s"} {
 		s.run("status", "--timeout", timeout).is(t, cli.ExitUsage, "--timeout: "+timeout+" is no time to wait")
 	}

@@ -156,7 +156,17 @@ func TestList(t *testing.T) {
 		}
 	}
 	s.run("list", "--limit", "2").is(t, 0, "SEQ", "abandoned: rejected", "failed, due in ", "searched to 2; go on with --after 2", "the broker says no")
-	s.run("list", "--key", "nobody").is(t, 0, "no record matches")
+	s.run("list", "--key", "nobody").is(t, 0, "no record matches").not(t, "topic")
+	for flags, told := range map[string]bool{
+		"--topic fien": true, "--topic fine --topic fien --state abandoned": true, "--topic fien --after 3": true,
+		"--topic fine --state abandoned": false, "--topic fine --topic fien": false, "--topic fien --scan 2": false, "--topic fien --state abandoned --scan 2": false,
+		"--topic fien --json": false,
+	} {
+		a := s.run(append([]string{"list"}, strings.Fields(flags)...)...).is(t, 0)
+		if got := a.err == "the store has no message of topic fien: all are published, or its name is wrong\n"; got != told || !told && a.err != "" {
+			t.Errorf("list %s says %q", flags, a.err)
+		}
+	}
 	s.run("list", "--state", "published", "--scan", "2").is(t, 0, "searched to 2; go on with --after 2")
 }
 

@@ -16,6 +16,7 @@ var largeChecks = []named{
 	{"membership-has-many-partitions", membershipHasManyPartitions},
 	{"attempts-count-to-ten", attemptsCountToTen},
 	{"next-in-is-not-zero-in-vain", nextInIsNotZeroInVain},
+	{"short-delays-are-kept", shortDelaysAreKept},
 	{"settle-of-an-ended-context", settleOfAnEndedContext},
 	{"release-of-an-ended-context", releaseOfAnEndedContext},
 }
@@ -88,6 +89,30 @@ func nextInIsNotZeroInVain(k *kit) {
 		}
 		r := m.find(id...)[0]
 		m.settle(core.Published(&r))
+	}
+}
+
+// Without this a short pause between attempts is none. On a real clock, delays within the slack show nothing: only a
+// clock that stands still between two calls does.
+func shortDelaysAreKept(k *kit) {
+	m := k.owner(1)
+	for _, wait := range []time.Duration{80 * time.Millisecond, 30 * time.Millisecond, time.Millisecond} {
+		r := m.one()
+		began := k.now()
+		m.settle(core.Retry(&r, errNo, wait))
+		timer := k.stage(k.row(delay(wait)))
+		moved := 0
+		k.until("a retry and a timer are due", func() bool {
+			d := m.due(10)
+			took := k.now().Sub(began)
+			moved += d.TimersReady
+			k.failIf((took == 0 || took < wait-k.slack()) && (len(d.Retries) > 0 || moved > 0),
+				"after %s, %d retries and %d timers with a delay of %s are due", took, len(d.Retries), moved, wait)
+			k.failIf(took == 0 && d.NextIn <= 0, "nothing is due yet, the next records are in %s, and NextIn is %s", wait, d.NextIn)
+			return len(d.Retries) == 1 && moved == 1
+		})
+		r, late := m.find(timer...)[0], m.due(10).Retries[0]
+		m.settle(core.Published(&r), core.Published(&late))
 	}
 }
 

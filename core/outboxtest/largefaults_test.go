@@ -2,11 +2,22 @@ package outboxtest_test
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"time"
 
 	"github.com/waybill-go/waybill/core"
 )
+
+// retriesInStepsOf rounds the delays of retries down.
+func retriesInStepsOf(step time.Duration) fault {
+	return outcomes(func(o core.Outcome, r *core.Record) core.Outcome {
+		if o.Event() != core.EventAttemptFailed {
+			return o
+		}
+		return core.Retry(r, errors.New(o.Error()), o.In().Truncate(step))
+	})
+}
 
 var largeFaults = []faulty{
 	{"holds the first 100", "hold-holds-many", fault{hold: func(ctx context.Context, b *broken, self core.Session, w core.HoldRequest) ([]core.HoldResult, error) {
@@ -34,6 +45,18 @@ var largeFaults = []faulty{
 	{"cuts times to 10 ms", "next-in-is-not-zero-in-vain", dues(func(_ *broken, _ core.Session, p *core.DueResult) {
 		if p.NextIn > 0 {
 			p.NextIn = p.NextIn.Truncate(10 * time.Millisecond)
+		}
+	})},
+	{"takes a retry in 1 ms for one at once", "short-delays-are-kept", retriesInStepsOf(2 * time.Millisecond)},
+	{"takes a timer of 1 ms for one of none", "short-delays-are-kept", fault{rowsIn: func(rows []core.StagedRow) {
+		for i := range rows {
+			rows[i].Delay = rows[i].Delay.Truncate(2 * time.Millisecond)
+		}
+	}}},
+	{"waits 50 ms or not at all", "short-delays-are-kept", retriesInStepsOf(50 * time.Millisecond)},
+	{"says 0 for the time until a record is due in 1 ms", "short-delays-are-kept", dues(func(_ *broken, _ core.Session, p *core.DueResult) {
+		if p.NextIn > 0 {
+			p.NextIn = p.NextIn.Truncate(2 * time.Millisecond)
 		}
 	})},
 	{"takes the end of a context for a success", "settle-of-an-ended-context", fault{
