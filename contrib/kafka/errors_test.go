@@ -57,6 +57,7 @@ func TestOptions(t *testing.T) {
 		"MinInSync":      {Replicas: 1, MinInSync: 2},
 		"SessionTimeout": {SessionTimeout: -time.Second},
 		"Options.Client": {Client: []kgo.Opt{kgo.MaxVersions(nil), kgo.SessionTimeout(-1)}},
+		"kgo.DisableId":  {Client: []kgo.Opt{kgo.DisableIdempotentWrite()}},
 	} {
 		_, err := kafka.Dial(t.Context(), "127.0.0.1:1", opts)
 		if !errors.Is(err, waybill.ErrInvalid) || !strings.Contains(err.Error(), field) {

@@ -39,6 +39,7 @@ type Options struct {
 	// seconds at most. Until then the publisher promises what the brokers' default settings allow.
 	Lazy bool
 	// Client are options of the client for every connection, such as kgo.DialTLSConfig and kgo.SASL.
+	// kgo.DisableIdempotentWrite is refused, since the order and the number of copies depend on it.
 	Client []kgo.Opt
 }
 

@@ -78,6 +78,11 @@ func Dial(ctx context.Context, addresses string, opts Options) (*Transport, erro
 	if err != nil {
 		return nil, err
 	}
+	if off, _ := asker.OptValue(kgo.DisableIdempotentWrite).(bool); off {
+		asker.Close()
+		return nil, waybill.Invalid("waybill/kafka: client", "Options.Client: has kgo.DisableIdempotentWrite, without which messages change places "+
+			"and have copies without end; leave it out")
+	}
 	t.admin, t.bindings = kadm.NewClient(asker), newBindings(t)
 	t.life, t.end = context.WithCancel(context.WithoutCancel(ctx))
 	if opts.Lazy {
