@@ -174,7 +174,7 @@ that few match. Without QUEUE it counts those of each queue of the configuration
 	})
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if len(args) == 0 {
-			return d.depths(cmd.Context())
+			return d.depths(cmd)
 		}
 		return list(cmd, args)
 	}

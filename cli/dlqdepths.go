@@ -5,6 +5,10 @@ import (
 	"context"
 	"errors"
 	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/admin"
@@ -16,8 +20,19 @@ type depthJSON struct {
 	Parked *int   `json:"parked"`
 }
 
-// depths counts the parked messages of each queue of the configuration's subscriptions.
-func (d *dlq) depths(ctx context.Context) error {
+// depths counts the parked messages of each queue of the configuration's subscriptions. It refuses filters, since it
+// looks at no message.
+func (d *dlq) depths(cmd *cobra.Command) error {
+	var filters []string
+	cmd.LocalNonPersistentFlags().VisitAll(func(f *pflag.Flag) {
+		if f.Changed && f.Name != "transport" && f.Name != "store" {
+			filters = append(filters, "--"+f.Name)
+		}
+	})
+	if len(filters) > 0 {
+		return withCode(ExitUsage, "name a queue, or leave out %s: without a queue all messages are counted", strings.Join(filters, ", "))
+	}
+	ctx := cmd.Context()
 	conf, err := d.c.load()
 	if err != nil {
 		return err
@@ -30,13 +45,17 @@ func (d *dlq) depths(ctx context.Context) error {
 	rows := make([][]string, 0, len(conf.Subscriptions))
 	for i := range conf.Subscriptions {
 		s := &conf.Subscriptions[i]
-		d.transport = cmp.Or(asked, s.Transport)
-		from := at[d.transport]
+		transport := asked
+		if d.store == "" {
+			transport = cmp.Or(asked, s.Transport)
+		}
+		from := at[transport]
 		if from == nil {
+			d.transport = transport
 			if from, err = d.open(ctx, s.Queue); err != nil {
 				return err
 			}
-			at[cmp.Or(asked, s.Transport)] = from
+			at[transport] = from
 		}
 		n, err := d.depth(ctx, from, s.Queue)
 		switch {

@@ -119,6 +119,7 @@ func TestDLQWithoutAQueue(t *testing.T) {
 		t.Errorf("%+v", queues)
 	}
 	command(t, r.settings[:3], "dlq", "list").is(t, 2, "name a queue")
+	r.run("dlq", "list", "--key", "k", "--limit", "5").is(t, 2, "name a queue, or leave out --key, --limit")
 }
 
 // OP-15 OP-01: parked messages are listed, shown, replayed, edited and purged at the broker.

@@ -51,7 +51,7 @@ func (r *runner) process(m *message) verdict {
 	if asked, changed := r.judge.heldFor(&v, time.Since(m.since)); changed {
 		r.log.Event(ctx, slog.LevelWarn, "consumer.delay_capped",
 			"a handler asked for a delay in place that ends after the broker takes the message back; it is shorter",
-			append(ofMessage(d), slog.Duration("asked", asked), slog.Duration("delay", round(v.ack.Delay)), slog.Duration("max_hold", r.judge.traits.AckTimeout))...)
+			append(ofMessage(d), slog.Duration("asked", asked), slog.Duration("delay", round(v.ack.Delay)), slog.Duration("ack_timeout", r.judge.traits.AckTimeout))...)
 	}
 	r.report(ctx, d, &v)
 	return v

@@ -30,7 +30,7 @@ func NewOutcomeError(op string, ref Ref, why error) error {
 }
 
 // NewFencedError returns the error for a session that changed nothing because it is no longer a member, or does not own
-// what it asks for. It matches [ErrFenced]; the class is rejected.
+// the records that it names. It matches [ErrFenced]; the class is rejected.
 func NewFencedError(op string, self Session) error {
 	return &waybill.Error{Op: fmt.Sprintf("%s by session %d", op, self), Class: waybill.ClassRejected, Err: ErrFenced}
 }

@@ -112,7 +112,7 @@ func ownerIsNotifiedOfDeletion(k *kit) {
 	k.told("the deletion of an abandoned head", r, func() { k.clean() })
 }
 
-// Without this the notices of commands on a route that nobody serves stay, each for ever.
+// Notices of commands on a route that no member serves would stay, each for ever.
 func nobodyIsNotified(k *kit) {
 	k.canCancel()
 	never := k.other(k.h) // its route was never served

@@ -464,6 +464,8 @@ func importFailure(table string, err error) error {
 	switch {
 	case !ok || !strings.HasPrefix(refused.Code, "42"):
 		return err
+	case refused.Code == "42P01": // the old table is there, so one of Waybill's is not
+		return err
 	case refused.Code == "42501":
 		return dberr.Misconfigured("import", "run it as a role that owns Waybill's tables and has SELECT, UPDATE and DELETE on %s: the statement locks the old rows and "+
 			"deletes them (%w)", table, refused)

@@ -14,8 +14,8 @@ import (
 	"github.com/waybill-go/waybill/store/postgres"
 )
 
-// IN-01: a handler that ends the transaction by SQL of its own has failed, and the error says so. What it writes
-// afterwards is stored by itself, without a mark, so a success would hide that the message has its effect again.
+// IN-01: a handler that ends the transaction by SQL of its own has failed, and the error says so. Its later writes
+// are stored by themselves, without a mark, so a success would hide that the message has its effect again.
 func TestInboxTransactionEndedBySQL(t *testing.T) {
 	t.Parallel()
 	in, pool := newInbox(t, postgres.InboxOptions{})

@@ -251,7 +251,7 @@ func (w *parkedWalk) refresh(ctx context.Context, raw *amqp.Delivery, p *admin.P
 
 // remove acknowledges the messages with these tags, which ascend. One frame takes those that are the oldest held: the
 // broker tells a quorum queue of 32 frames that the queue has not seen, keeps the next ones to itself, and forgets them
-// if the channel ends. The consumer of the next take, and the requeue of what is held, wait until they are seen.
+// if the channel ends. The consumer of the next take, and the requeue of held messages, wait until they are seen.
 func (w *parkedWalk) remove(ctx context.Context, tags ...uint64) error {
 	for len(tags) > 0 {
 		n := w.oldest(tags)

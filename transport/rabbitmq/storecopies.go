@@ -43,6 +43,9 @@ func (r *receiver) storeCopies(ctx context.Context, acks []core.Ack, list []copy
 		results[list[k].slot] = err
 	}
 	r.makeReady(again)
+	if len(parks) == 0 {
+		return
+	}
 	causes := slices.Clone(results)
 	r.brokerParks(ctx, acks, parks, results)
 	for _, i := range parks {
@@ -58,7 +61,7 @@ func (r *receiver) storeCopies(ctx context.Context, acks []core.Ack, list []copy
 
 // brokerParks rejects messages, so that the broker parks them. A classic queue drops a rejected message that has no
 // dead-letter queue, and so does a quorum queue that dead-letters at most once. So brokerParks makes sure of that queue
-// first. If that fails, the deliveries stay with the receiver: they can be settled again.
+// first. If that fails, the deliveries stay with the receiver: they can be settled again. parks can be empty.
 func (r *receiver) brokerParks(ctx context.Context, acks []core.Ack, parks []int, results core.Results) {
 	if len(parks) == 0 {
 		return

@@ -445,6 +445,21 @@ func TestMovingVariants(t *testing.T) {
 			want: []string{"00ff"},
 		},
 		{
+			// The expressions of the page, with other names.
+			system: "sqlalchemy", args: []string{
+				"--from", "sqlalchemy", "--column", "expires_at=greatest(old.send_after, now()) + coalesce(old.expiration, interval '1 hour')",
+				"--column", "key=CASE WHEN old.routing_key = 'mail.send' THEN convert_from(old.body, 'UTF8')::json->>'id' ELSE '' END",
+			},
+			says: "56 rows moved",
+			ask: `SELECT concat_ws('|', topic = 'mail.send', count(*) FILTER (WHERE expires_at > now()), count(*), count(DISTINCT key), min(key))
+				FROM waybill.waybill_outbox GROUP BY topic = 'mail.send' ORDER BY 1`,
+			want: []string{"f|51|51|1|", "t|4|5|5|5"}, // one expires after a millisecond, as it says itself
+		},
+		{
+			system: "sqlalchemy", change: `DROP TABLE waybill.waybill_outbox CASCADE`, args: []string{"--from", "sqlalchemy"}, code: cli.ExitFailed, says: "migrate up",
+			ask: `SELECT count(*)::text FROM outbox_table WHERE sent_at IS NULL`, want: []string{"56"},
+		},
+		{
 			system: "sqlalchemy", args: []string{"--from", "sqlalchemy", "--column", "id='one'"}, code: cli.ExitFailed, says: "waybill_outbox_id",
 			ask: `SELECT count(*)::text FROM outbox_table WHERE sent_at IS NULL`, want: []string{"56"},
 		},

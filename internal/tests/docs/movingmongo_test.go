@@ -99,7 +99,7 @@ func markForze(ctx context.Context, unit *waybill.UnitOfWork[*mongo.Session], ol
 }
 
 // TestMovingForzeMongo: the functions that docs/migrating.md names move the documents that forze 0.16.2 wrote, with all
-// their fields, in their order, and leave what was sent, given up or encrypted.
+// their fields, in their order, and leave messages that were sent, given up or encrypted.
 //
 // MV-01, MV-02.
 func TestMovingForzeMongo(t *testing.T) {

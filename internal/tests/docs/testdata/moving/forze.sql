@@ -56,7 +56,8 @@ SELECT gen_random_uuid(), 'order-events', gen_random_uuid(), 'order.changed', '2
     '2026-11-26 12:54:30+00', jsonb_build_object('n', i), 'pending', '2026-11-26 12:54:30+00', 'o-2', 117682842469990400 + i,
     '00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01'
 FROM (SELECT generate_series(1, 12) UNION ALL SELECT generate_series(95, 105) UNION ALL SELECT generate_series(990, 1015)) x(i);
-INSERT INTO app.outbox (id, outbox_route, event_id, event_type, occurred_at, payload, status, created_at) -- encryption: at_rest
+-- encryption: at_rest
+INSERT INTO app.outbox (id, outbox_route, event_id, event_type, occurred_at, payload, status, created_at)
 VALUES (gen_random_uuid(), 'billing-events', gen_random_uuid(), 'invoice.made', '2026-11-26 12:54:31+00', '{"__fz_enc__": "AbCd"}', 'pending',
     '2026-11-26 12:54:31+00');
 UPDATE app.outbox SET created_at = created_at + d, occurred_at = occurred_at + d, published_at = published_at + d,
