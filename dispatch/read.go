@@ -223,10 +223,11 @@ func (d *Dispatcher) addRanges(r *reading, rt *route, room int) (excluded map[st
 			q.ExcludeSeqs = rt.knownIn(g, q.AfterSeq, q.UpToSeq)
 			q.Limit += len(q.ExcludeSeqs)
 		}
+		deep, passed := rt.deepKeys(g)
 		if g.late < g.cursor {
 			q := add(g, rangeLate, nil, g.late, min(g.cursor, g.late+step), limit)
 			q.ExcludeSeqs = rt.knownIn(g, q.AfterSeq, q.UpToSeq)
-			q.Limit += len(q.ExcludeSeqs)
+			q.Limit += len(q.ExcludeSeqs) + min(passed, sweepPage) // it meets these again
 		}
 		to := int64(math.MaxInt64)
 		if d.db.last > g.cursor+step {
@@ -236,7 +237,7 @@ func (d *Dispatcher) addRanges(r *reading, rt *route, room int) (excluded map[st
 			to = g.cursor // nothing: the late range alone is read, for the keys
 		}
 		q := add(g, rangeFront, nil, g.cursor, to, limit)
-		q.ExcludeKeys = rt.deepKeys(g)
+		q.ExcludeKeys = deep
 		for _, k := range q.ExcludeKeys {
 			excluded[k] = true
 		}
@@ -249,11 +250,11 @@ func (g *group) sweeps(d *Dispatcher) bool {
 	return !d.noSweeps && g.sweep < g.stable && !d.now.Before(g.sweepAt) && (d.reads.count%sweepShare == 0 || d.now.Sub(g.swept) >= sweepPause)
 }
 
-// deepKeys returns keys by how many of their records the front has passed, most first. Such a key would fill each read
-// of the front with records that cannot go, so the front leaves it out. Its records are read by key.
-func (rt *route) deepKeys(g *group) (names []string) {
+// deepKeys returns keys by how many of their records the front has passed, most first, and the sum of these. Such a key
+// would fill each read of the front with records that cannot go, so the front leaves it out. Its records are read by key.
+func (rt *route) deepKeys(g *group) (names []string, passed int) {
 	if len(rt.deep) == 0 {
-		return nil
+		return nil, 0
 	}
 	rt.deep = slices.DeleteFunc(rt.deep, func(k *key) bool {
 		k.deep = !k.dropped && k.passed > rt.keyDepth/4
@@ -268,8 +269,9 @@ func (rt *route) deepKeys(g *group) (names []string) {
 	slices.SortFunc(deep, func(a, b *key) int { return cmp.Or(cmp.Compare(b.passed, a.passed), cmp.Compare(a.name, b.name)) })
 	for _, k := range deep[:min(len(deep), rt.maxExcluded)] {
 		names = append(names, k.name)
+		passed += k.passed
 	}
-	return names
+	return names, passed
 }
 
 // addKeys adds keys of a route whose next page must be read, up to a number of records. It returns how many may come. A
