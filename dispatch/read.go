@@ -251,7 +251,8 @@ func (g *group) sweeps(d *Dispatcher) bool {
 }
 
 // deepKeys returns keys by how many of their records the front has passed, most first, and the sum of these. Such a key
-// would fill each read of the front with records that cannot go, so the front leaves it out. Its records are read by key.
+// would fill each read of the front with records that cannot go, so the front leaves it out. Its records are read by
+// key.
 func (rt *route) deepKeys(g *group) (names []string, passed int) {
 	if len(rt.deep) == 0 {
 		return nil, 0

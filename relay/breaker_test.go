@@ -3,6 +3,7 @@ package relay_test
 // The fate of a topic and of its messages while an outage pauses publishing to this topic alone.
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"sync/atomic"
@@ -82,6 +83,57 @@ func TestRetriesWaitForTheirTopic(t *testing.T) { // RL-05
 			t.Errorf("in 7 s of outage the store was asked %d times for what is due, and settled %d times", dues, settles)
 		}
 		within(t, 40*time.Second, "both", func() bool { return b.count() == 2 })
+		if err := stop(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// TestRetriesWaitForATrial: retries of a topic whose trial gets no answer come back once in a second, not at once.
+func TestRetriesWaitForATrial(t *testing.T) { // RL-05
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		const n = 20
+		s, b := newStore(t), newBus()
+		patience.BudgetOf(t).Time(25*time.Second, "the trial without an answer, and the pause of the last probe")
+		var trial atomic.Int64 // calls so far since the outage
+		b.answer = func(e *waybill.Envelope, nth int) error {
+			switch {
+			case e.ID != "other" && nth == 1:
+				return errNo
+			case e.ID == "other" && nth == 1:
+				trial.Store(1)
+				return full()
+			}
+			return nil
+		}
+		b.before = func(ctx context.Context, _ []waybill.Envelope) {
+			if trial.CompareAndSwap(1, 2) {
+				select {
+				case <-time.After(10 * time.Second):
+				case <-ctx.Done():
+				}
+			}
+		}
+		f := &faulty{OutboxStore: s}
+		stop := begin(t, newRelay(t, f, b, relay.Options{Routes: []relay.Route{{
+			Backoff: &waybill.Backoff{Kind: waybill.BackoffConstant, Base: time.Second, Jitter: waybill.JitterNone},
+		}}}))
+		stage(t, s, msgs(n, noKey)...)
+		within(t, 100*time.Millisecond, "the failures", func() bool { return states(s)[core.StateFailed] == n })
+		stage(t, s, msg("other", ""))
+		within(t, 2*time.Second, "the trial", func() bool { return trial.Load() == 2 })
+		f.mu.Lock()
+		dues, settles := f.dues, len(f.settls)
+		f.mu.Unlock()
+		patience.Pass(t, 8*time.Second)
+		f.mu.Lock()
+		dues, settles = f.dues-dues, len(f.settls)-settles
+		f.mu.Unlock()
+		if dues > 3*8 || settles > 3*8 {
+			t.Errorf("in 8 s of a trial the store was asked %d times for what is due, and settled %d times", dues, settles)
+		}
+		within(t, 20*time.Second, "all", func() bool { return b.count() == n+1 })
 		if err := stop(); err != nil {
 			t.Error(err)
 		}

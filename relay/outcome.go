@@ -21,7 +21,7 @@ func (e *engine) conclude(item *dispatch.Item, o core.Outcome) {
 }
 
 // release releases an item at no cost. A retry of a paused topic waits for the topic; otherwise it would come back at
-// once.
+// once. While another record of the topic is on trial, nobody knows for how long.
 func (e *engine) release(item *dispatch.Item, unknown bool) {
 	e.counts.Released++
 	if e.debug() {
@@ -29,7 +29,9 @@ func (e *engine) release(item *dispatch.Item, unknown bool) {
 	}
 	in := time.Duration(0)
 	if b := e.routes[item.Route()].breakers.topics[item.Record.Envelope.Topic]; b != nil && item.Record.Failed {
-		in = max(b.until.Sub(e.now), e.opts.PollMin)
+		if in = max(b.until.Sub(e.now), e.opts.PollMin); b.half && b.trial != nil && b.trial != item {
+			in = max(in, triedBy)
+		}
 	}
 	e.conclude(item, core.Release(&item.Record, in, unknown))
 }

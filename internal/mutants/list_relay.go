@@ -17,6 +17,7 @@ func root() []mutant {
 func relay() []mutant {
 	const publish, breaker, member = "relay/publish.go", "relay/breaker.go", "relay/member.go"
 	return group{pkg: "./relay", args: []string{"-skip", "^TestUnroutable(HasItsOwnHorizon|BacklogIsProbed)$"}}.of(
+		mutant{id: "relay-trial-retries", fault: "retries come back again and again while a trial has no answer", file: "relay/outcome.go", old: "in = max(in, triedBy)", new: "in = max(in, 0)", tests: "^TestRetriesWaitForATrial$"},
 		mutant{id: "relay-stored-retry", fault: "a retry stores the error with its secrets", file: "relay/outcome.go", old: "core.Retry(&item.Record, e.stored(err), in)", new: "core.Retry(&item.Record, err, in)", tests: "^TestStoredErrorsAreWithoutSecrets$"},
 		mutant{id: "relay-stored-unroutable", fault: "commands cannot see that a message is unroutable", file: "relay/outcome.go", old: "if errors.Is(err, waybill.ErrUnroutable) {", new: "if errors.Is(err, nil) {", tests: "^TestStoredErrorsAreWithoutSecrets$"},
 		mutant{id: "relay-two-routes", fault: "a message is staged on the first of its routes alone", file: "core/stamp.go", old: "for j, r := range routes {", new: "for j, r := range routes[:1] {", tests: "^TestOneMessageOnTwoRoutes$"},
