@@ -18,7 +18,6 @@ import (
 	"github.com/waybill-go/waybill/inbox"
 	"github.com/waybill-go/waybill/relay"
 	"github.com/waybill-go/waybill/store/memory"
-	"github.com/waybill-go/waybill/store/postgres"
 	memtransport "github.com/waybill-go/waybill/transport/memory"
 )
 
@@ -283,15 +282,6 @@ func limits(bus core.Subscriber, store core.Limiter, charge, export waybill.Hand
 	return c, err
 }
 
-func printGrants() error {
-	migrations, err := postgres.NewMigrations(postgres.MigrationOptions{})
-	if err != nil {
-		return err
-	}
-	fmt.Print(migrations.Grants(postgres.Roles{Producer: "shop", Relay: "shop_relay", Consumer: "shop_billing", Operator: "shop_operator"}))
-	return nil
-}
-
 // OP-12
 func Example_handlers() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -302,6 +292,6 @@ func Example_handlers() {
 	c := must(consumer.New(bus, consumer.Options{}))
 	render := waybill.Handler{Name: "reports.wanted", Handle: func(context.Context, *waybill.Delivery) (waybill.HandlerStatus, error) { return 0, nil }}
 	fmt.Println(subscribe(c, waybill.HandlerFor(MailWanted, func(context.Context, Mail) error { return nil }), render))
-	_, _ = printGrants, limits
+	_ = limits
 	// Output: <nil>
 }
