@@ -31,6 +31,7 @@ type acks struct {
 	timer   *time.Timer // flushes waiting after maxWait; nil before the first time
 	held    *time.Timer // nil: acknowledgements go out
 	inVain  time.Time   // when they were held back for nothing for the last time
+	singly  time.Time   // when a frame for one delivery was written for the last time
 
 	bytes atomic.Int64  // of the bodies of unacked
 	freed chan struct{} // capacity 1: there are fewer of them
@@ -161,7 +162,7 @@ func (a *acks) ack(tag uint64) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.left(tag)
-	return a.ch.Ack(tag, false)
+	return a.each([]uint64{tag})
 }
 
 func (a *acks) requeue(tag uint64) error {
@@ -253,18 +254,21 @@ func (a *acks) goOn(inVain time.Time) {
 	}
 }
 
-// flush acknowledges what waits, and returns how many these were. On a closed channel it does nothing: the broker
-// delivers them again.
-func (a *acks) flush() int {
+// flush acknowledges what waits, and returns when a frame for one delivery was written for the last time. On a closed
+// channel it does nothing: the broker delivers them again.
+func (a *acks) flush() (singly time.Time) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	tags := a.waiting
+	tags, _ := a.first(a.waiting)
 	a.waiting = nil
 	_ = a.each(tags)
-	return len(tags)
+	return a.singly
 }
 
 func (a *acks) each(tags []uint64) error {
+	if len(tags) > 0 {
+		a.singly = time.Now()
+	}
 	for _, tag := range tags {
 		if err := a.ch.Ack(tag, false); err != nil {
 			return err

@@ -21,9 +21,11 @@ const (
 	maxPrefetch     = 65_535
 	// requeueTime is how long Close waits after a requeue. If this is the only consumer, the broker delivers the
 	// message here again. A message that arrives after the consumer was cancelled is lost with the channel, which
-	// counts as a crash. Close also waits after many single acks: the broker's channel holds those beyond some tens
-	// back for a moment, and loses them if it is closed.
+	// counts as a crash.
 	requeueTime = 50 * time.Millisecond
+	// ackTime is how long Close waits after an acknowledgement of one delivery: the broker's channel holds those
+	// beyond some tens back until a quorum queue has stored the others, and forgets them if it is closed.
+	ackTime = 50 * time.Millisecond
 	// patience is how long Receive hides that there is no session. The driver takes a silent broker for dead after
 	// one and a half heartbeats: with this it makes at most two.
 	patience = 500 * time.Millisecond
@@ -174,10 +176,11 @@ func ownBodies(list []*waybill.Delivery) {
 // Close implements core.Receiver. It requeues the deliveries that Receive did not return, and then closes the channel,
 // so that the broker requeues the rest. The order counts:
 //
-//  1. Nothing is received or opened any more (closed, closing).
-//  2. Acknowledgements that wait are written, and get requeueTime to be read.
+//  1. Nothing is received or opened any more (closed, closing). A consumer that begins has begun first.
+//  2. What was requeued gets requeueTime to come back.
 //  3. The consumer is cancelled and its deliveries released. With InOrder the channel alone is closed.
-//  4. The channel is closed, and a connection of the receiver's own.
+//  4. Acknowledgements that wait are written, and get ackTime to be stored.
+//  5. The channel is closed, and a connection of the receiver's own.
 func (r *receiver) Close(ctx context.Context) error {
 	r.closeMu.Lock()
 	defer r.closeMu.Unlock()
@@ -190,36 +193,25 @@ func (r *receiver) Close(ctx context.Context) error {
 	if r.unwatch != nil {
 		r.unwatch()
 	}
-	s, requeuedAt := r.sess, r.requeuedAt
-	close(r.closing)
+	requeuedAt := r.requeuedAt
 	r.mu.Unlock()
 	r.t.forget(r)
 	defer r.closeLink(ctx)
+	ctx, cancel := context.WithTimeout(ctx, r.t.opts.ConnectTimeout)
+	defer cancel()
+	s := r.begun(ctx)
+	close(r.closing)
 	if s == nil || s.ch.IsClosed() {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, r.t.opts.ConnectTimeout)
-	defer cancel()
-	if s.acks.flush() > 0 {
-		requeuedAt = time.Now()
-	}
-	if wait := time.Until(requeuedAt.Add(requeueTime)); wait > 0 {
-		t := time.NewTimer(wait)
-		defer t.Stop()
-		select {
-		case <-t.C:
-		case <-ctx.Done():
-		}
-	}
+	waitUntil(ctx, requeuedAt.Add(requeueTime))
 	// With InOrder all go back at once, and in order. A cancelled consumer would let the next one begin before
 	// that.
-	if r.sub.InOrder {
-		if err := await(ctx, s.ch.Close, nil); err != nil && amqpError(err) == nil {
-			return outage("close", err)
-		}
-		return nil
+	var err error
+	if !r.sub.InOrder {
+		err = r.stopConsumer(ctx, s)
 	}
-	err := r.stopConsumer(ctx, s)
+	waitUntil(ctx, s.acks.flush().Add(ackTime))
 	if err == nil {
 		err = await(ctx, s.ch.Close, nil)
 	} else {
@@ -229,6 +221,16 @@ func (r *receiver) Close(ctx context.Context) error {
 		return outage("close", err)
 	}
 	return nil
+}
+
+// waitUntil waits until a time, or until ctx ends.
+func waitUntil(ctx context.Context, at time.Time) {
+	t := time.NewTimer(time.Until(at))
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-ctx.Done():
+	}
 }
 
 // closeLink closes the connection if it is the receiver's own.
@@ -242,8 +244,9 @@ func (r *receiver) closeLink(ctx context.Context) {
 func (r *receiver) Pause(ctx context.Context) error {
 	r.closeMu.Lock()
 	defer r.closeMu.Unlock()
+	s := r.begun(ctx)
 	r.mu.Lock()
-	s, closed := r.sess, r.closed
+	closed := r.closed
 	r.mu.Unlock()
 	if closed || s == nil || s.ch.IsClosed() || s.paused.Load() {
 		return nil

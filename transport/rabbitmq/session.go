@@ -92,7 +92,7 @@ func (r *receiver) connect(ctx context.Context) error {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.closed {
+	if r.closed && (r.sess == nil || r.sess.ch != s.ch) { // else Close ends it with its channel
 		go func() { _ = s.ch.Close() }()
 		return waybill.ErrClosed
 	}
@@ -113,6 +113,25 @@ type reopening struct {
 	failed chan struct{} // closed after the first failure
 	done   chan struct{} // closed at the end
 	err    error         // the latest
+}
+
+// begun returns the session. If a consumer begins on its channel, begun waits for that: who gave up in the middle could
+// only close the channel, and the acknowledgements that the broker has not stored would be lost.
+func (r *receiver) begun(ctx context.Context) *session {
+	r.mu.Lock()
+	s, o := r.sess, r.reopening
+	r.mu.Unlock()
+	if s == nil || o == nil || s.ch.IsClosed() {
+		return s
+	}
+	select {
+	case <-o.done:
+	case <-o.failed:
+	case <-ctx.Done():
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.sess
 }
 
 // hiddenFor returns how long Receive hides that s is over. A consumer that begins again on an open channel, such as

@@ -22,6 +22,7 @@ import (
 // takes one that it has refused maxRefusals times, sent alone.
 func (r *receiver) storeCopies(ctx context.Context, acks []core.Ack, list []copyToSend, results core.Results) {
 	published := r.publishCopies(ctx, list)
+	var done doneBatch
 	var again []*handle // to make ready
 	var parks []int     // the acks of messages that the broker parks
 	for k, err := range published {
@@ -29,7 +30,7 @@ func (r *receiver) storeCopies(ctx context.Context, acks []core.Ack, list []copy
 		h, _ := a.Delivery.Handle.(*handle)
 		switch {
 		case err == nil:
-			err = settled(h.sess.acks.ack(h.raw.DeliveryTag))
+			done.add(list[k].slot, h)
 		case a.Verdict == core.VerdictRelease:
 			again = append(again, h)
 			err = nil
@@ -42,6 +43,7 @@ func (r *receiver) storeCopies(ctx context.Context, acks []core.Ack, list []copy
 		}
 		results[list[k].slot] = err
 	}
+	done.settle(results)
 	r.makeReady(again)
 	if len(parks) == 0 {
 		return
