@@ -201,7 +201,7 @@ func TestTwoRelays(t *testing.T) {
 func TestOneBrokerDown(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		patience.BudgetOf(t).Calls(300, "the messages of the broker that is back go in one second, in small batches over two relays")
+		patience.BudgetOf(t).Calls(500, "a message each millisecond wakes both relays")
 		s, good, bad := newStore(t), newBus(), newBus()
 		up := time.Now().Add(5 * time.Minute)
 		bad.answer = func(*waybill.Envelope, int) error {

@@ -33,6 +33,10 @@ type route struct {
 	version uint64    // Store.changes when a member last got something to do
 	seen    uint64    // the version that all who own partitions of it have seen
 	rung    time.Time // the time up to which a Wait has reported what is due
+	// reminders counts the Waits that began behind the news of the version reminded, since remindedAt.
+	reminded   uint64
+	remindedAt time.Time
+	reminders  int
 }
 
 // keyed is a key of a route with its records.

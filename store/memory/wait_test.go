@@ -67,6 +67,9 @@ func TestWaitIsTold(t *testing.T) { // DB-10
 				}
 			}
 			k.fact("again, until it is looked at", (<-wait()).after == 0)
+			for range 3 {
+				k.fact("but calmly", (<-wait()).after > 0)
+			}
 			k.read(1)
 			k.due(1, 9)
 			idle := wait()
@@ -128,7 +131,8 @@ func TestWaitSleepsUntilScheduledMessage(t *testing.T) { // DB-10
 		if got := <-done; got != (waited{core.WakeLimit, time.Minute + time.Second}) {
 			t.Errorf("%+v", got)
 		}
-		k.fact("a timer that nobody puts in line", <-wait() == waited{core.WakeLimit, 0})
+		k.fact("a timer that nobody puts in line", <-wait() == waited{core.WakeLimit, 100 * time.Millisecond})
+		k.fact("and again", <-wait() == waited{core.WakeLimit, 100 * time.Millisecond})
 		k.fact("it is put in line", k.due(1, 9).TimersReady == 1 && (<-wait()).cause == core.WakeNotify)
 		k.read(1)
 		k.retry("a", time.Minute)
