@@ -31,8 +31,8 @@ func (g *Gauges) Observables() []metric.Observable { return []metric.Observable{
 // countTimeout is half of what /metrics, and Prometheus by default, give a scrape.
 const countTimeout = 5 * time.Second
 
-// Count asks a store for the numbers of a scrape. It gives up in time, so that the scrape brings all other metrics while
-// the database answers late.
+// Count asks a store for the numbers of a scrape. It gives up in time, so that the scrape brings all other metrics
+// while the database answers late.
 func Count(ctx context.Context, c admin.Counter) ([]admin.Count, error) {
 	ctx, cancel := context.WithTimeout(ctx, countTimeout)
 	defer cancel()

@@ -47,8 +47,8 @@ func nextKeySQL(after, kind string) string {
 	return `(SELECT e.key FROM {outbox} e WHERE ` + kind + ` AND e.route = $1 AND e.key > ` + after + ` ORDER BY e.key LIMIT 1)`
 }
 
-// laterKeySQL is the next key of a kind behind k.key. The one that the step before found holds while it is behind k.key:
-// the entries of the index before it are read once, however many of them are dead.
+// laterKeySQL is the next key of a kind behind k.key. The one that the step before found holds while it is behind
+// k.key: the entries of the index before it are read once, however many of them are dead.
 func laterKeySQL(found, kind string) string {
 	return `CASE WHEN ` + found + ` > k.key THEN ` + found + ` WHEN ` + found + ` = k.key THEN ` + nextKeySQL("k.key", kind) + ` END`
 }
