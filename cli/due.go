@@ -24,9 +24,10 @@ type ended struct {
 	DryRun    bool `json:"dry_run,omitempty"`
 }
 
-// endOptions show the progress, and bound how long relays may do nothing.
+// endOptions show the progress, and bound how long relays may do nothing. The records that matched so far are no total:
+// the next step finds more.
 func (c *command) endOptions(show *progress) admin.TerminateOptions {
-	return admin.TerminateOptions{Wait: c.timeout, Progress: func(sum admin.TerminateResult) { show.at("ended", int64(sum.Ended), int64(sum.Matched)) }}
+	return admin.TerminateOptions{Wait: c.timeout, Progress: func(sum admin.TerminateResult) { show.at("ended", int64(sum.Ended), 0) }}
 }
 
 // withoutDead calls fn, and removes relays that were killed meanwhile: they would never do what they are told. If fn

@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"testing"
 	"time"
+
+	"github.com/waybill-go/waybill/admin"
 )
 
 // OP-01: progress is shown at most twice a second, with rate and time left.
@@ -30,6 +32,18 @@ func TestProgress(t *testing.T) {
 	var none *progress
 	none.at("moved", 1, 2)
 	none.end()
+}
+
+// OP-01: the end of due records shows no share and no time left: the records that matched so far are not all.
+func TestProgressOfAnEnd(t *testing.T) {
+	t.Parallel()
+	var out bytes.Buffer
+	now := time.Unix(1_000, 0)
+	p := &progress{w: &out, now: func() time.Time { return now }, began: now.Add(-time.Second)}
+	new(command).endOptions(p).Progress(admin.TerminateResult{Matched: 1000, Ended: 900})
+	if got := out.String(); got != "ended 900, 900/s\n" {
+		t.Errorf("%q", got)
+	}
 }
 
 // Numbers have a comma after each thousand.

@@ -112,10 +112,15 @@ func (l *loaded) stamps() (out []string) {
 	return out
 }
 
-// pause pauses and resumes the routes of running relays as the settings say.
+// pause pauses and resumes the routes of running relays as the settings say. A relay without a list of routes serves
+// the default one.
 func (d *daemon) pause(conf *loaded) {
 	for name, r := range d.fleet.relays {
-		for _, rt := range conf.Relays[name].Routes {
+		set, ok := conf.Relays[name]
+		if ok && len(set.Routes) == 0 {
+			set.Routes = []routeSettings{{}}
+		}
+		for _, rt := range set.Routes {
 			route := rt.Name
 			if route == "" {
 				route = waybill.DefaultRoute

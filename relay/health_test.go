@@ -263,6 +263,44 @@ func TestUnservedRoutes(t *testing.T) {
 	})
 }
 
+// slowCount is a store that counts until it is asked no more.
+type slowCount struct{ core.OutboxStore }
+
+func (slowCount) Counts(ctx context.Context) ([]admin.Count, error) {
+	<-ctx.Done()
+	return nil, ctx.Err()
+}
+
+// RL-13: a scrape of a relay whose store does not count in time brings the other metrics within the ten seconds that a
+// scrape has.
+func TestMetricsWithoutCounts(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		reader := metric.NewManualReader()
+		stop := begin(t, newRelay(t, slowCount{newStore(t)}, newBus(), relay.Options{MeterProvider: metric.NewMeterProvider(metric.WithReader(reader))}))
+		patience.Pass(t, time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), 9*time.Second)
+		defer cancel()
+		var rm metricdata.ResourceMetrics
+		err := reader.Collect(ctx, &rm)
+		if !errors.Is(err, context.DeadlineExceeded) || ctx.Err() != nil {
+			t.Errorf("the scrape ended with %v", err)
+		}
+		got := map[string]bool{}
+		for _, sm := range rm.ScopeMetrics {
+			for _, m := range sm.Metrics {
+				got[m.Name] = true
+			}
+		}
+		if !got["waybill.relay.partitions"] || !got["waybill.relay.published"] || got["waybill.relay.records"] {
+			t.Errorf("%v", got)
+		}
+		if err := stop(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
 // DB-19: several databases in one process, a relay each, are told apart in logs, metrics and the store.
 func TestRelaysAreNamed(t *testing.T) {
 	t.Parallel()

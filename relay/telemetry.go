@@ -254,7 +254,7 @@ func (r *Relay) gauges(c admin.Counter, e *engine) (stop func(), err error) {
 // observe reports the store's counts.
 func (r *Relay) observe(ctx context.Context, c admin.Counter, o metric.Observer, stored *upkeep.Gauges, lost metric.Int64Observable) error {
 	t := r.tel
-	counts, err := c.Counts(ctx)
+	counts, err := upkeep.Count(ctx, c)
 	if err != nil {
 		return err
 	}

@@ -141,6 +141,8 @@ func TestSignals(t *testing.T) {
 		t.Error(text)
 	}
 	reload(base+"relays:\n  a:\n    routes: [{paused: true}]\n", "event=relay.pause")
+	reload(base+"relays:\n  a: {}\n", "event=relay.resume route=default") // the list that paused it is gone
+	reload(base+"relays:\n  a:\n    routes: [{paused: true}]\n", "event=relay.pause")
 	text = reload(base+"log: {level: error}\nrelays:\n  a:\n    routes: [{paused: false}]\n", "event=daemon.reload\n")
 	text += reload(base+"relays:\n  a:\n    routes: [{paused: true}]\n", "event=relay.pause")
 	if strings.Contains(text, "relay.resume") {

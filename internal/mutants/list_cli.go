@@ -5,6 +5,7 @@ func commanded() []mutant {
 	const migrate, load, rabbit = "cli/migrate.go", "cli/config/load.go", "cli/adapters/rabbitmq.go"
 	all := group{pkg: "./cli"}.of(
 		mutant{id: "cli-down-loses", fault: "migrate down drops messages that it was not forced to", file: migrate, old: "lost = lost || l.Rows > 0", new: "lost = lost && l.Rows > 0", tests: "^TestMigrateDownKeepsMessagesOfAFile$"},
+		mutant{id: "cli-end-total", fault: "the progress of an end takes what matched so far for all", file: "cli/due.go", old: "int64(sum.Ended), 0)", new: "int64(sum.Ended), int64(sum.Matched))", tests: "^TestProgressOfAnEnd$"},
 		mutant{id: "cli-depths-missing", fault: "a queue that is missing hides the counts of the others", file: "cli/dlqdepths.go", old: "case errors.Is(err, waybill.ErrNotFound):", new: "case errors.Is(err, waybill.ErrNotFound) && n > 0:", tests: "^TestDLQWithoutAQueue$"},
 		mutant{id: "cli-filter-utf8", fault: "each server answers for itself to a text that no message can hold", file: "cli/filter.go", old: "if !utf8.ValidString(v) {", new: "if !utf8.ValidString(v) && v == \"\" {", tests: "^TestBadArguments$"},
 		mutant{id: "cli-topic-perhaps", fault: "list calls a topic wrong that stands behind the rows that it looks at", file: "cli/list.go", old: "len(found.Records) == 0 && found.Next == 0 {", new: "len(found.Records) == 0 {", tests: "^TestList$"},
@@ -36,6 +37,7 @@ func commanded() []mutant {
 	)...)
 	return append(all, group{pkg: "./cmd/waybill", server: true}.of(
 		mutant{id: "cli-store-shared", fault: "two relays of a store have one store value", file: "cli/daemon.go", old: "served[e.store] = true", new: "served[e.store] = false", tests: "^TestTwoRelaysOfOneStore$"},
+		mutant{id: "cli-pause-stays", fault: "a pause stays when the list of routes is taken out of the settings", file: "cli/reload.go", old: "ok && len(set.Routes) == 0", new: "!ok && len(set.Routes) == 0", tests: "^TestSignals$"},
 		mutant{id: "cli-users-stay", fault: "a reload leaves the users of the dashboard as they are", file: "cli/reload.go", old: "err = d.page.SetUsers(users)", new: "_ = users", tests: "^TestUsersOfARunningDaemon$"},
 		mutant{id: "cli-users-password", fault: "the file of a user's password is not looked at", file: "cli/reload.go", old: "l.Dashboard.Users[name].Password.Stamp()", new: "name", tests: "^TestUsersOfARunningDaemon$"},
 		mutant{id: "cli-rekeyed", fault: "a key that was changed needs a restart", file: "cli/transform.go", old: "k.now.Store(f.now.Load())", new: "f.now.Load()", tests: "^TestSignedRoute$"},

@@ -1,6 +1,7 @@
 package upkeep
 
 import (
+	"context"
 	"errors"
 	"slices"
 	"time"
@@ -26,6 +27,17 @@ func NewGauges(m metric.Meter) (*Gauges, error) {
 
 // Observables returns both, for the registration of a callback.
 func (g *Gauges) Observables() []metric.Observable { return []metric.Observable{g.records, g.oldest} }
+
+// countTimeout is half of what /metrics, and Prometheus by default, give a scrape.
+const countTimeout = 5 * time.Second
+
+// Count asks a store for the numbers of a scrape. It gives up in time, so that the scrape brings all other metrics
+// while the database answers late.
+func Count(ctx context.Context, c admin.Counter) ([]admin.Count, error) {
+	ctx, cancel := context.WithTimeout(ctx, countTimeout)
+	defer cancel()
+	return c.Counts(ctx)
+}
 
 // series is what a gauge has one value for.
 type series struct {

@@ -18,6 +18,7 @@ var (
 	KeysSQL          = newBounded(schema.Names{}, keysSQL, ofKeysSQL+byKeySQL).shared
 	KeysWaitingSQL   = keysWaitingSQL
 	FreshSQL         = freshSQL
+	BlockedSQL       = blockedSQL
 	DeleteAllSQL     = deleteAllSQL
 	NextDueSQL       = nextDueSQL
 	NextSQL          = nextSQL

@@ -25,7 +25,8 @@ const (
 // A row e holds back its key while it waits for a retry that no member holds yet, or is abandoned and the route blocks
 // then.
 const (
-	heldWaits      = `(e.hold <> 0 AND EXISTS (SELECT FROM {members} me WHERE me.session = e.hold))`
+	// The CASE keeps the planner from looking for the holds of a key in the index of all holds.
+	heldWaits      = `CASE WHEN e.hold <> 0 THEN EXISTS (SELECT FROM {members} me WHERE me.session = e.hold) ELSE false END`
 	retryWaits     = `e.retry AND e.key <> '' AND NOT ` + heldWaits
 	abandonedWaits = `e.blocks`
 	readyOfKey     = `e.key <> '' AND e.due_at IS NULL AND e.settled_at IS NULL`
@@ -41,25 +42,35 @@ func unboundSQL(text string) string {
 )`
 }
 
-// nextKeySQL is the first key behind after that may have a row that waits.
-func nextKeySQL(after string) string {
-	return `SELECT min(x.key) FROM (
-        (SELECT e.key FROM {outbox} e WHERE e.route = $1 AND e.key > ` + after + ` AND e.retry AND e.key <> '' ORDER BY e.key LIMIT 1)
-        UNION ALL
-        (SELECT e.key FROM {outbox} e WHERE $3 AND e.route = $1 AND e.key > ` + after + ` AND e.blocks ORDER BY e.key LIMIT 1)
-        UNION ALL
-        (SELECT e.key FROM {outbox} e WHERE (SELECT count(*) FROM unbound) > 0 AND e.route = $1 AND e.key > ` + after + ` AND ` + readyOfKey + `
-            ORDER BY e.key LIMIT 1)
-    ) x`
+// nextKeySQL is the first key behind after that has a row of the kind.
+func nextKeySQL(after, kind string) string {
+	return `(SELECT e.key FROM {outbox} e WHERE ` + kind + ` AND e.route = $1 AND e.key > ` + after + ` ORDER BY e.key LIMIT 1)`
 }
+
+// laterKeySQL is the next key of a kind behind k.key. The one that the step before found holds while it is behind
+// k.key: the entries of the index before it are read once, however many of them are dead.
+func laterKeySQL(found, kind string) string {
+	return `CASE WHEN ` + found + ` > k.key THEN ` + found + ` WHEN ` + found + ` = k.key THEN ` + nextKeySQL("k.key", kind) + ` END`
+}
+
+// The kinds of rows that may hold back their key.
+const (
+	ofRetry = `e.retry AND e.key <> ''`
+	ofBlock = `$3 AND e.blocks`
+	ofReady = `(SELECT count(*) FROM unbound) > 0 AND ` + readyOfKey
+)
 
 // blockedSQL goes from key to key of route $1 after $2, in two indexes, at most $4 steps, and finds the head of each.
 // If there are topics that no queue is bound for, it goes over all other keys too, in a third index.
 var blockedSQL = `
 WITH RECURSIVE ` + unboundSQL("$5") + `, k AS (
-    SELECT (` + nextKeySQL("$2") + `) AS key, 1 AS i
+    SELECT least(n.retry, n.block, n.ready) AS key, n.retry, n.block, n.ready, 1 AS i
+    FROM (SELECT ` + nextKeySQL("$2", ofRetry) + ` AS retry, ` + nextKeySQL("$2", ofBlock) + ` AS block, ` + nextKeySQL("$2", ofReady) + ` AS ready) n
     UNION ALL
-    SELECT (` + nextKeySQL("k.key") + `), k.i + 1 FROM k WHERE k.key IS NOT NULL AND k.i < $4::int
+    SELECT least(n.retry, n.block, n.ready), n.retry, n.block, n.ready, k.i + 1
+    FROM k CROSS JOIN LATERAL (
+        SELECT ` + laterKeySQL("k.retry", ofRetry) + ` AS retry, ` + laterKeySQL("k.block", ofBlock) + ` AS block, ` + laterKeySQL("k.ready", ofReady) + ` AS ready
+    ) n WHERE k.key IS NOT NULL AND k.i < $4::int
 )
 SELECT k.key, h.* FROM k LEFT JOIN LATERAL (
     SELECT w.cause, n.behind,

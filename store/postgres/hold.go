@@ -58,7 +58,7 @@ FROM u LEFT JOIN w ON w.route = u.route AND w.seq = u.seq`
 var nextSQL = `
 WITH own AS MATERIALIZED (
     SELECT r.ctid AS at, r.seq, octet_length(r.body) AS size FROM {outbox} r
-    WHERE r.route = $2 AND r.seq > $8 AND r.seq <= $9 AND (r.retry OR r.hold <> 0)
+    WHERE r.route = $2 AND r.seq > $8 AND r.seq <= $9 AND (r.retry OR r.hold <> 0) AND r.seq > 0
       AND r.hold + 0 = $1 AND ` + keylessSQL + ` AND r.seq <> ALL ($10::bigint[])
     ORDER BY r.seq LIMIT $4 FOR NO KEY UPDATE SKIP LOCKED
 ), p AS MATERIALIZED (

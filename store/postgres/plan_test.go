@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
+	"strings"
 	"testing"
 
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -107,6 +108,48 @@ func TestPlansBesideDeadRows(t *testing.T) {
 		t.Logf("%d retries left: %d buffers for pages of %d keys, %d for those that wait", left, page, of, waiting)
 		if page > 10*of || waiting > 20*of {
 			t.Errorf("%d retries left: pages of %d keys touch %d buffers, and %d for those that wait", left, of, page, waiting)
+		}
+	}
+}
+
+// DB-20: a key's look, and each step of the list of blocked keys, do not touch the dead holds of other keys, also with
+// statistics from a time without holds.
+func TestKeysBesideDeadHolds(t *testing.T) {
+	t.Parallel()
+	o, pool := newOutbox(t, postgres.Options{})
+	const n, of = 20_000, 20
+	table := "waybill.waybill_outbox"
+	key := "'k' || i || repeat('x', 100)" // so that the index by key is higher than that by number
+	exec(t, pool, fmt.Sprintf("INSERT INTO %s (route, topic, body, own_id, slot, key) SELECT 'r', 't', '', false, i %% 64, %s FROM generate_series(1, %d) i", table, key, n))
+	exec(t, pool, "VACUUM ANALYZE "+table)
+	snapshot(t, pool)
+	exec(t, pool, "UPDATE "+table+" SET hold = 77, held_since = now()")
+	exec(t, pool, "UPDATE "+table+" SET hold = 0, held_since = NULL")
+	retries := func(n int) {
+		exec(t, pool, fmt.Sprintf("INSERT INTO %s (route, topic, body, own_id, slot, key, due_at, retry, state, attempts, last_error) "+
+			"SELECT 'r', 't', '', false, 1, 'z' || i, now(), true, 4, 1, 'unroutable' FROM generate_series(1, %d) i", table, n))
+	}
+	retries(1) // behind all other keys
+	var at []int
+	var routes, keys []string
+	for i := range of {
+		at, routes, keys = append(at, i), append(routes, "r"), append(keys, fmt.Sprint("k", n-i, strings.Repeat("x", 100)))
+	}
+	for _, when := range []string{"before the first statistics of it", "beside more retries", "after the retries"} {
+		switch when {
+		case "beside more retries":
+			retries(500)
+			exec(t, pool, "ANALYZE "+table)
+		case "after the retries":
+			exec(t, pool, "DELETE FROM "+table+" WHERE retry")
+			exec(t, pool, "ANALYZE "+table)
+		}
+		waiting, _ := buffers(t, pool, postgres.SQL(o, postgres.KeysWaitingSQL), int64(1), at, routes, keys, routes[:1])
+		one, _ := buffers(t, pool, postgres.SQL(o, postgres.BlockedSQL), "r", "", false, 1, "unroutable")
+		all, _ := buffers(t, pool, postgres.SQL(o, postgres.BlockedSQL), "r", "", false, of, "unroutable")
+		t.Logf("%s: %d buffers for %d keys that wait, %d for a list of one, %d for one of %d", when, waiting, of, one, all, of)
+		if waiting > 20*of || all-one > 40*of {
+			t.Errorf("%s: %d keys touch %d buffers, and a list of them %d more than a list of one", when, of, waiting, all-one)
 		}
 	}
 }

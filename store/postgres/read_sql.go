@@ -115,7 +115,7 @@ SELECT 0, ` + waitingSQL + ` FROM unnest($2::text[], $3::bigint[]) AS p(route, s
 CROSS JOIN LATERAL (
     (SELECT r.route, r.seq, r.id, r.version, r.slot, r.key, ` + whySQL + ` AS why, ` + holderSQL + ` AS holder
      FROM {outbox} r
-     WHERE r.route = p.route AND r.seq > $4 AND (p.slots >> r.slot) & 1 = 1 AND (r.retry OR r.hold <> 0)
+     WHERE r.route = p.route AND r.seq > $4 AND (p.slots >> r.slot) & 1 = 1 AND (r.retry OR r.hold <> 0) AND r.seq > 0
        AND ` + whySQL + ` IS NOT NULL
      ORDER BY r.seq LIMIT $5)
     UNION ALL

@@ -117,7 +117,7 @@ func (t *Transport) observe(ctx context.Context, o metric.Observer, counter admi
 	if len(queues) == 0 {
 		return nil
 	}
-	counts, err := counter.Counts(ctx)
+	counts, err := upkeep.Count(ctx, counter)
 	if err != nil {
 		return err
 	}

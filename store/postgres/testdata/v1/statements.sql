@@ -70,7 +70,7 @@ SELECT
     coalesce((SELECT greatest(me.lease - (extract(epoch FROM statement_timestamp() - me.renewed_at) * 1000000)::bigint, 0)
               FROM "waybill"."waybill_outbox_members" me WHERE me.session = o.hold AND o.hold <> 0), 0) FROM (
     (SELECT 1 AS turn, e.seq FROM "waybill"."waybill_outbox" e
-     WHERE e.route = $1 AND e.key = $3 AND e.key <> '' AND (e.retry OR e.hold <> 0) AND e.seq <> $2 AND (e.retry OR (e.hold <> 0 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = e.hold)))
+     WHERE e.route = $1 AND e.key = $3 AND e.key <> '' AND (e.retry OR e.hold <> 0) AND e.seq <> $2 AND (e.retry OR CASE WHEN e.hold <> 0 THEN EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = e.hold) ELSE false END)
      ORDER BY e.seq LIMIT 1)
     UNION ALL
     (SELECT 1, e.seq FROM "waybill"."waybill_outbox" e WHERE $4 AND e.route = $1 AND e.key = $3 AND e.key <> '' AND e.seq <> $2 AND e.blocks
@@ -94,23 +94,13 @@ WITH RECURSIVE unbound AS MATERIALIZED (
         SELECT e.topic, e.seq, e.last_error FROM "waybill"."waybill_outbox" e WHERE e.route = $1 AND e.retry ORDER BY e.due_at LIMIT 1000
     ) x WHERE strpos(x.last_error, $5) > 0 ORDER BY x.topic, x.seq
 ), k AS (
-    SELECT (SELECT min(x.key) FROM (
-        (SELECT e.key FROM "waybill"."waybill_outbox" e WHERE e.route = $1 AND e.key > $2 AND e.retry AND e.key <> '' ORDER BY e.key LIMIT 1)
-        UNION ALL
-        (SELECT e.key FROM "waybill"."waybill_outbox" e WHERE $3 AND e.route = $1 AND e.key > $2 AND e.blocks ORDER BY e.key LIMIT 1)
-        UNION ALL
-        (SELECT e.key FROM "waybill"."waybill_outbox" e WHERE (SELECT count(*) FROM unbound) > 0 AND e.route = $1 AND e.key > $2 AND e.key <> '' AND e.due_at IS NULL AND e.settled_at IS NULL
-            ORDER BY e.key LIMIT 1)
-    ) x) AS key, 1 AS i
+    SELECT least(n.retry, n.block, n.ready) AS key, n.retry, n.block, n.ready, 1 AS i
+    FROM (SELECT (SELECT e.key FROM "waybill"."waybill_outbox" e WHERE e.retry AND e.key <> '' AND e.route = $1 AND e.key > $2 ORDER BY e.key LIMIT 1) AS retry, (SELECT e.key FROM "waybill"."waybill_outbox" e WHERE $3 AND e.blocks AND e.route = $1 AND e.key > $2 ORDER BY e.key LIMIT 1) AS block, (SELECT e.key FROM "waybill"."waybill_outbox" e WHERE (SELECT count(*) FROM unbound) > 0 AND e.key <> '' AND e.due_at IS NULL AND e.settled_at IS NULL AND e.route = $1 AND e.key > $2 ORDER BY e.key LIMIT 1) AS ready) n
     UNION ALL
-    SELECT (SELECT min(x.key) FROM (
-        (SELECT e.key FROM "waybill"."waybill_outbox" e WHERE e.route = $1 AND e.key > k.key AND e.retry AND e.key <> '' ORDER BY e.key LIMIT 1)
-        UNION ALL
-        (SELECT e.key FROM "waybill"."waybill_outbox" e WHERE $3 AND e.route = $1 AND e.key > k.key AND e.blocks ORDER BY e.key LIMIT 1)
-        UNION ALL
-        (SELECT e.key FROM "waybill"."waybill_outbox" e WHERE (SELECT count(*) FROM unbound) > 0 AND e.route = $1 AND e.key > k.key AND e.key <> '' AND e.due_at IS NULL AND e.settled_at IS NULL
-            ORDER BY e.key LIMIT 1)
-    ) x), k.i + 1 FROM k WHERE k.key IS NOT NULL AND k.i < $4::int
+    SELECT least(n.retry, n.block, n.ready), n.retry, n.block, n.ready, k.i + 1
+    FROM k CROSS JOIN LATERAL (
+        SELECT CASE WHEN k.retry > k.key THEN k.retry WHEN k.retry = k.key THEN (SELECT e.key FROM "waybill"."waybill_outbox" e WHERE e.retry AND e.key <> '' AND e.route = $1 AND e.key > k.key ORDER BY e.key LIMIT 1) END AS retry, CASE WHEN k.block > k.key THEN k.block WHEN k.block = k.key THEN (SELECT e.key FROM "waybill"."waybill_outbox" e WHERE $3 AND e.blocks AND e.route = $1 AND e.key > k.key ORDER BY e.key LIMIT 1) END AS block, CASE WHEN k.ready > k.key THEN k.ready WHEN k.ready = k.key THEN (SELECT e.key FROM "waybill"."waybill_outbox" e WHERE (SELECT count(*) FROM unbound) > 0 AND e.key <> '' AND e.due_at IS NULL AND e.settled_at IS NULL AND e.route = $1 AND e.key > k.key ORDER BY e.key LIMIT 1) END AS ready
+    ) n WHERE k.key IS NOT NULL AND k.i < $4::int
 )
 SELECT k.key, h.* FROM k LEFT JOIN LATERAL (
     SELECT w.cause, n.behind,
@@ -128,17 +118,17 @@ SELECT k.key, h.* FROM k LEFT JOIN LATERAL (
               FROM "waybill"."waybill_outbox_members" me WHERE me.session = o.hold AND o.hold <> 0), 0)
     FROM (
         (SELECT 1 AS turn, e.seq, 'retry' AS cause FROM "waybill"."waybill_outbox" e
-         WHERE e.route = $1 AND e.key = k.key AND e.retry AND e.key <> '' AND NOT (e.hold <> 0 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = e.hold)) ORDER BY e.seq LIMIT 1)
+         WHERE e.route = $1 AND e.key = k.key AND e.retry AND e.key <> '' AND NOT CASE WHEN e.hold <> 0 THEN EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = e.hold) ELSE false END ORDER BY e.seq LIMIT 1)
         UNION ALL
         (SELECT 1, e.seq, 'abandoned' FROM "waybill"."waybill_outbox" e
          WHERE $3 AND e.route = $1 AND e.key = k.key AND e.blocks ORDER BY e.seq LIMIT 1)
         UNION ALL
         (SELECT 2, f.seq, 'topic' FROM (
-            SELECT e.seq, e.topic, (e.hold <> 0 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = e.hold)) AS held FROM "waybill"."waybill_outbox" e
+            SELECT e.seq, e.topic, CASE WHEN e.hold <> 0 THEN EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = e.hold) ELSE false END AS held FROM "waybill"."waybill_outbox" e
             WHERE e.route = $1 AND e.key = k.key AND e.key <> '' AND e.due_at IS NULL AND e.settled_at IS NULL ORDER BY e.seq LIMIT 1
          ) f JOIN unbound u ON u.topic = f.topic WHERE NOT f.held
             AND NOT EXISTS (SELECT FROM "waybill"."waybill_outbox" e
-                WHERE e.route = $1 AND e.key = k.key AND e.key <> '' AND (e.retry OR e.hold <> 0) AND (e.hold <> 0 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = e.hold))))
+                WHERE e.route = $1 AND e.key = k.key AND e.key <> '' AND (e.retry OR e.hold <> 0) AND CASE WHEN e.hold <> 0 THEN EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = e.hold) ELSE false END))
         ORDER BY turn, seq LIMIT 1
     ) w JOIN "waybill"."waybill_outbox" o ON o.route = $1 AND o.seq = w.seq CROSS JOIN LATERAL (
         SELECT count(*)::int AS behind FROM (
@@ -1395,19 +1385,19 @@ UPDATE "waybill"."waybill_meta" SET value = value + 1 WHERE name = 'waybill_outb
 
 -- statement outbox.decide.end
 WITH h AS MATERIALIZED (
-    SELECT e.seq, e.slot, (e.hold <> 0 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = e.hold)) AS held,
+    SELECT e.seq, e.slot, CASE WHEN e.hold <> 0 THEN EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = e.hold) ELSE false END AS held,
         CASE WHEN e.expires_at <= statement_timestamp() THEN greatest(e.expires_at, 'epoch') END AS expired,
         e.dedupe_key <> '' AND e.settled_at IS NOT NULL AND EXISTS (SELECT FROM "waybill"."waybill_outbox" d WHERE d.route = e.route AND d.topic = e.topic
             AND d.dedupe_key = e.dedupe_key AND d.dedupe_key <> '' AND d.settled_at IS NULL) AS duplicate,
-        (e.retry AND e.key <> '' AND NOT (e.hold <> 0 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = e.hold)) OR e.blocks) IS TRUE
-        AND NOT EXISTS (SELECT FROM "waybill"."waybill_outbox" e WHERE e.route = $1 AND e.key = $3 AND e.seq < h.seq AND e.retry AND e.key <> '' AND NOT (e.hold <> 0 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = e.hold)))
+        (e.retry AND e.key <> '' AND NOT CASE WHEN e.hold <> 0 THEN EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = e.hold) ELSE false END OR e.blocks) IS TRUE
+        AND NOT EXISTS (SELECT FROM "waybill"."waybill_outbox" e WHERE e.route = $1 AND e.key = $3 AND e.seq < h.seq AND e.retry AND e.key <> '' AND NOT CASE WHEN e.hold <> 0 THEN EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = e.hold) ELSE false END)
         AND (h.settled_at IS NULL
             OR NOT EXISTS (SELECT FROM "waybill"."waybill_outbox" e WHERE e.route = $1 AND e.key = $3 AND e.seq < h.seq AND e.blocks)) AS head,
         h.due_at IS NULL AND h.settled_at IS NULL
         AND NOT EXISTS (SELECT FROM "waybill"."waybill_outbox" e
             WHERE e.route = $1 AND e.key = $3 AND e.key <> '' AND e.due_at IS NULL AND e.settled_at IS NULL AND e.seq < h.seq)
         AND NOT EXISTS (SELECT FROM "waybill"."waybill_outbox" e
-            WHERE e.route = $1 AND e.key = $3 AND e.key <> '' AND (e.retry OR e.hold <> 0) AND (e.retry OR (e.hold <> 0 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = e.hold)))) AS due,
+            WHERE e.route = $1 AND e.key = $3 AND e.key <> '' AND (e.retry OR e.hold <> 0) AND (e.retry OR CASE WHEN e.hold <> 0 THEN EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = e.hold) ELSE false END)) AS due,
         EXISTS (SELECT FROM "waybill"."waybill_outbox_partitions" un WHERE un.route = $1 AND (un.slots >> e.slot) & 1 = 1 AND un.owner <> 0) AS owned
     FROM (
         SELECT o.* FROM "waybill"."waybill_outbox" o WHERE o.route = $1 AND o.id = $2 AND o.key = $3 AND o.own_id
@@ -1484,19 +1474,19 @@ SELECT FROM "waybill"."waybill_outbox" o JOIN (
 
 -- statement outbox.decide.requeue
 WITH h AS MATERIALIZED (
-    SELECT e.seq, e.slot, (e.hold <> 0 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = e.hold)) AS held,
+    SELECT e.seq, e.slot, CASE WHEN e.hold <> 0 THEN EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = e.hold) ELSE false END AS held,
         CASE WHEN e.expires_at <= statement_timestamp() THEN greatest(e.expires_at, 'epoch') END AS expired,
         e.dedupe_key <> '' AND e.settled_at IS NOT NULL AND EXISTS (SELECT FROM "waybill"."waybill_outbox" d WHERE d.route = e.route AND d.topic = e.topic
             AND d.dedupe_key = e.dedupe_key AND d.dedupe_key <> '' AND d.settled_at IS NULL) AS duplicate,
-        (e.retry AND e.key <> '' AND NOT (e.hold <> 0 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = e.hold)) OR e.blocks) IS TRUE
-        AND NOT EXISTS (SELECT FROM "waybill"."waybill_outbox" e WHERE e.route = $1 AND e.key = $3 AND e.seq < h.seq AND e.retry AND e.key <> '' AND NOT (e.hold <> 0 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = e.hold)))
+        (e.retry AND e.key <> '' AND NOT CASE WHEN e.hold <> 0 THEN EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = e.hold) ELSE false END OR e.blocks) IS TRUE
+        AND NOT EXISTS (SELECT FROM "waybill"."waybill_outbox" e WHERE e.route = $1 AND e.key = $3 AND e.seq < h.seq AND e.retry AND e.key <> '' AND NOT CASE WHEN e.hold <> 0 THEN EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = e.hold) ELSE false END)
         AND (h.settled_at IS NULL
             OR NOT EXISTS (SELECT FROM "waybill"."waybill_outbox" e WHERE e.route = $1 AND e.key = $3 AND e.seq < h.seq AND e.blocks)) AS head,
         h.due_at IS NULL AND h.settled_at IS NULL
         AND NOT EXISTS (SELECT FROM "waybill"."waybill_outbox" e
             WHERE e.route = $1 AND e.key = $3 AND e.key <> '' AND e.due_at IS NULL AND e.settled_at IS NULL AND e.seq < h.seq)
         AND NOT EXISTS (SELECT FROM "waybill"."waybill_outbox" e
-            WHERE e.route = $1 AND e.key = $3 AND e.key <> '' AND (e.retry OR e.hold <> 0) AND (e.retry OR (e.hold <> 0 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = e.hold)))) AS due,
+            WHERE e.route = $1 AND e.key = $3 AND e.key <> '' AND (e.retry OR e.hold <> 0) AND (e.retry OR CASE WHEN e.hold <> 0 THEN EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = e.hold) ELSE false END)) AS due,
         EXISTS (SELECT FROM "waybill"."waybill_outbox_partitions" un WHERE un.route = $1 AND (un.slots >> e.slot) & 1 = 1 AND un.owner <> 0) AS owned
     FROM (
         SELECT o.* FROM "waybill"."waybill_outbox" o WHERE o.route = $1 AND o.id = $2 AND o.key = $3 AND o.own_id
@@ -1828,7 +1818,7 @@ FROM u LEFT JOIN w ON w.route = u.route AND w.seq = u.seq
 -- statement outbox.hold.next
 WITH own AS MATERIALIZED (
     SELECT r.ctid AS at, r.seq, octet_length(r.body) AS size FROM "waybill"."waybill_outbox" r
-    WHERE r.route = $2 AND r.seq > $8 AND r.seq <= $9 AND (r.retry OR r.hold <> 0)
+    WHERE r.route = $2 AND r.seq > $8 AND r.seq <= $9 AND (r.retry OR r.hold <> 0) AND r.seq > 0
       AND r.hold + 0 = $1 AND r.key = '' AND r.due_at IS NULL AND r.settled_at IS NULL AND ($3::bigint >> r.slot) & 1 = 1 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = $1)
       AND r.seq <> ALL ($5::bigint[]) AND r.seq <> ALL ($10::bigint[])
     ORDER BY r.seq LIMIT $4 FOR NO KEY UPDATE SKIP LOCKED
@@ -1889,7 +1879,7 @@ SELECT 0, r.route, r.seq, r.id, r.version, r.slot, r.key, r.why, r.holder FROM u
 CROSS JOIN LATERAL (
     (SELECT r.route, r.seq, r.id, r.version, r.slot, r.key, CASE WHEN CASE WHEN r.hold = 0 THEN 0 ELSE coalesce((SELECT ho.session FROM "waybill"."waybill_outbox_members" ho WHERE ho.session = r.hold), 0) END NOT IN (0, $1::bigint) THEN 3 WHEN r.retry AND r.key <> '' THEN 1 END AS why, CASE WHEN r.hold = 0 THEN 0 ELSE coalesce((SELECT ho.session FROM "waybill"."waybill_outbox_members" ho WHERE ho.session = r.hold), 0) END AS holder
      FROM "waybill"."waybill_outbox" r
-     WHERE r.route = p.route AND r.seq > $4 AND (p.slots >> r.slot) & 1 = 1 AND (r.retry OR r.hold <> 0)
+     WHERE r.route = p.route AND r.seq > $4 AND (p.slots >> r.slot) & 1 = 1 AND (r.retry OR r.hold <> 0) AND r.seq > 0
        AND CASE WHEN CASE WHEN r.hold = 0 THEN 0 ELSE coalesce((SELECT ho.session FROM "waybill"."waybill_outbox_members" ho WHERE ho.session = r.hold), 0) END NOT IN (0, $1::bigint) THEN 3 WHEN r.retry AND r.key <> '' THEN 1 END IS NOT NULL
      ORDER BY r.seq LIMIT $5)
     UNION ALL

@@ -123,7 +123,9 @@ CREATE INDEX {outbox_retry} ON {outbox} (route, due_at, seq) WHERE retry;
 COMMENT ON INDEX {schema}.{outbox_retry} IS 'retries, by time';
 CREATE INDEX {outbox_hold} ON {outbox} (hold) WHERE hold <> 0;
 COMMENT ON INDEX {schema}.{outbox_hold} IS 'what a session holds';
-CREATE INDEX {outbox_waiting} ON {outbox} (route, seq) WHERE retry OR hold <> 0;
+-- Statements about a key do not say that seq > 0, so the planner cannot take this index for them. Without statistics of
+-- retries and holds it takes this one for cheaper than the next one, and passes the dead entries of all keys for each key.
+CREATE INDEX {outbox_waiting} ON {outbox} (route, seq) WHERE (retry OR hold <> 0) AND seq > 0;
 COMMENT ON INDEX {schema}.{outbox_waiting} IS 'retries and holds of a route, for its new owner';
 CREATE INDEX {outbox_waiting_key} ON {outbox} (route, key, seq) WHERE (retry OR hold <> 0) AND key <> '';
 COMMENT ON INDEX {schema}.{outbox_waiting_key} IS 'retries and holds of a key';
