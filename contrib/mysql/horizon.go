@@ -7,8 +7,9 @@ import (
 )
 
 // A transaction draws its numbers before it commits, so a page can miss a number that it has passed. Each transaction
-// that stages locks one of 256 rows for share before its first number: the row of the moment. The choice of the row
-// decides only about speed. A scan looks for rows without a lock: all transactions that had locked them have ended.
+// that stages or writes a notice locks one of 256 rows for share before its first number: the row of the moment. The
+// choice of the row decides only about speed. A scan looks for rows without a lock: all transactions that had locked
+// them have ended.
 //
 // The scans are numbered. The id of a transaction is the number of the last scan that found its row free before the
 // transaction locked it. So while a row is not free, its lock can belong to the id that free says.
