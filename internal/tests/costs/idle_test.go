@@ -31,8 +31,14 @@ func TestIdleSQLite(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				var done atomic.Int64
+				budget := patience.BudgetOf(t)
+				budget.Calls(400, "the schema is made in the first second")
+				call := budget.Counter()
 				db := sql.OpenDB(connector{
-					"file:" + filepath.Join(t.TempDir(), "app.db") + "?_txlock=immediate&_pragma=busy_timeout(5000)&_pragma=journal_mode(WAL)&_pragma=synchronous(FULL)", &done,
+					"file:" + filepath.Join(t.TempDir(), "app.db") + "?_txlock=immediate&_pragma=busy_timeout(5000)&_pragma=journal_mode(WAL)&_pragma=synchronous(FULL)", func(n int64) {
+						done.Add(n)
+						call("statement")
+					},
 				})
 				s, err := sqlite.New(db, sqlite.Options{Source: "/costs", AutoMigrate: true, PollInterval: c.poll, Logger: quiet})
 				must(t, err)
