@@ -16,8 +16,8 @@ const (
 	// dueLimit bounds the records of one Due.
 	dueLimit = 500
 	// duePoll is how often the store is asked for due records without a hint that there are any. It becomes rarer
-	// step by step, up to the longest pause between reads and dueLast, while nothing was due or handed out, no
-	// number was drawn and no transaction is open. A queue that members share has no longer pause: the others put
+	// step by step, up to dueLast, while nothing was due or handed out, no number was drawn and no transaction is
+	// open. A queue that members share has no longer pause: the others put
 	// off records of its slots.
 	duePoll = time.Second
 	dueLast = 30 * time.Second
@@ -59,7 +59,7 @@ func (d *Dispatcher) nextRest() time.Duration {
 	t := &d.timers
 	calm := t.none && t.last == d.db.last && !d.db.unsettled() && d.work.out == 0 && d.now.Sub(d.work.handedAt) >= activeFor && !d.sharesQueue()
 	t.last = d.db.last
-	if t.rest = min(2*t.rest, d.opts.PollMax, dueLast); !calm || t.rest < duePoll {
+	if t.rest = min(2*t.rest, d.dueLast); !calm || t.rest < duePoll {
 		t.rest = duePoll
 	}
 	return t.rest

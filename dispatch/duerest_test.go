@@ -11,8 +11,8 @@ import (
 	"github.com/waybill-go/waybill/core"
 )
 
-// rests starts a member that polls rarely, and counts its questions.
-func rests(t *testing.T, rt Route) (w *small, dues *int) {
+// rests starts a member, and counts its questions.
+func rests(t *testing.T, rt Route, pollMax time.Duration) (w *small, dues *int) {
 	t.Helper()
 	w, dues = newSmall(t), new(int)
 	call := w.call
@@ -22,7 +22,7 @@ func rests(t *testing.T, rt Route) (w *small, dues *int) {
 		}
 		call(c)
 	}
-	w.d = New(Options{Routes: []Route{rt}, Lease: time.Minute, PollMax: time.Minute, NewSession: func() core.Session { return 100 }})
+	w.d = New(Options{Routes: []Route{rt}, Lease: time.Minute, PollMax: pollMax, NewSession: func() core.Session { return 100 }})
 	w.run(2 * time.Minute)
 	for *dues = 0; *dues == 0; { // the next one is far
 		w.run(time.Millisecond)
@@ -40,9 +40,10 @@ func (w *small) later(id string, d time.Duration) interface{ Commit() error } {
 	return tx
 }
 
-// TestDueRests: a member to which nothing happens asks for due records every 30 s, also the only member of a queue.
-// Members that share a queue ask every second: the others put off records of its slots. A newcomer is seen within
-// aloneEvery, although the renewals of a queue are 20 s apart.
+// TestDueRests: a member to which nothing happens asks for due records every 30 s, also the only member of a queue. So
+// does one that reads four times a second: a read shows that a number was drawn. Members that share a queue ask every
+// second: the others put off records of its slots. A newcomer is seen within aloneEvery, although the renewals of a
+// queue are 20 s apart.
 //
 // DB-10.
 func TestDueRests(t *testing.T) {
@@ -50,9 +51,13 @@ func TestDueRests(t *testing.T) {
 	for _, tc := range []struct {
 		queue       bool
 		joins       string // the route of another member
+		pollMax     time.Duration
 		least, most int
-	}{{false, "", 19, 21}, {true, "", 19, 21}, {true, "other", 19, 21}, {true, "r", 590, 610}} {
-		w, dues := rests(t, Route{Name: "r", Partitions: 1, Queue: tc.queue})
+	}{
+		{false, "", time.Minute, 19, 21}, {false, "", time.Second / 4, 19, 21},
+		{true, "", time.Minute, 19, 21}, {true, "other", time.Minute, 19, 21}, {true, "r", time.Minute, 590, 610},
+	} {
+		w, dues := rests(t, Route{Name: "r", Partitions: 1, Queue: tc.queue}, tc.pollMax)
 		if tc.joins != "" {
 			_, err := w.st.Heartbeat(t.Context(), core.HeartbeatRequest{Join: true, Self: core.Member{
 				Session: 200, Lease: time.Hour, Routes: []core.ServedRoute{{Route: tc.joins}},
@@ -81,7 +86,7 @@ func TestDueRestEnds(t *testing.T) { // DB-10
 			w.d.Unwatched(w.now)
 		},
 	} {
-		w, _ := rests(t, Route{Name: "r", Partitions: 1})
+		w, _ := rests(t, Route{Name: "r", Partitions: 1}, time.Minute)
 		w.must(w.later("a", 3*time.Second).Commit())
 		happens(w)
 		if got := w.run(2900 * time.Millisecond); len(got) > 0 {
@@ -97,7 +102,7 @@ func TestDueRestEnds(t *testing.T) { // DB-10
 // message can be due at once.
 func TestDueRestWaitsForTransactions(t *testing.T) { // DB-10
 	t.Parallel()
-	w, _ := rests(t, Route{Name: "r", Partitions: 1})
+	w, _ := rests(t, Route{Name: "r", Partitions: 1}, time.Minute)
 	tx := w.later("a", time.Millisecond)
 	w.stage("", "b")
 	w.d.Wake(w.now)

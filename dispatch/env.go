@@ -31,7 +31,7 @@ type bounds struct {
 	passSlack, holdStep      int64 // holdStep: how many numbers a Hold goes over at least, if so many are left
 	tailPages                int64
 	maxPassed                int
-	dueMargin                time.Duration
+	dueMargin, dueLast       time.Duration
 	farBack                  [4]time.Duration // by overdue.fails: how far back a Due for all looks; 0 = for all
 }
 
@@ -40,7 +40,7 @@ var usual = bounds{
 	keyDepth: keyDepth, queueDepth: queueDepth, keyReads: keyReads, askMost: askMost, maxExcluded: maxExcluded, waitingPage: waitingPage, recheckPage: againPage,
 	maxHold: maxHold, dueLimit: dueLimit, firstCrashWindow: firstCrashWindow, maxWatched: maxWatched, maxHorizons: maxHorizons,
 	tailPages: tailPages, passSlack: passSlack, holdStep: step, maxPassed: maxPassed,
-	dueMargin: dueMargin, farBack: [...]time.Duration{0, 24 * time.Hour, time.Hour, dueMargin},
+	dueMargin: dueMargin, dueLast: dueLast, farBack: [...]time.Duration{0, 24 * time.Hour, time.Hour, dueMargin},
 }
 
 // tick takes in the time, which never goes back.

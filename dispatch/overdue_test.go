@@ -92,6 +92,7 @@ func TestDueLooksForAll(t *testing.T) { // RL-05
 	} {
 		w := newSmall(t)
 		w.start()
+		w.d.dueLast = duePoll
 		w.run(2 * time.Second)
 		w.within(false)
 		if d := w.due(false); d.MaxOverdue <= 0 || d.MaxOverdue > dueMargin+2*time.Second || !d.DueExcludeHeld {

@@ -32,7 +32,7 @@ const (
 	kindsSQL        = `SELECT state, due_at > 0 AS waits, COUNT(*), SUM(due_at <= ?), MIN(seq), MIN(due_at) FROM (SELECT seq, state, due_at FROM `
 	endKindsSQL     = `) first WHERE state IN (1, 4) GROUP BY state, waits`
 	countReadySQL   = kindsSQL + `waybill_outbox FORCE INDEX (waybill_outbox_key) WHERE route = ? LIMIT ?` + endKindsSQL
-	countWaitingSQL = kindsSQL + `waybill_outbox_aside FORCE INDEX (waybill_outbox_line) WHERE route = ? AND state = ? AND due_at > 0 ORDER BY due_at LIMIT ?` + endKindsSQL
+	countWaitingSQL = kindsSQL + `waybill_outbox_aside FORCE INDEX (waybill_outbox_line) WHERE route = ? AND state = ? AND due_at > 0 AND seq > 0 ORDER BY due_at LIMIT ?` + endKindsSQL
 	countHeldSQL    = kindsSQL + `(SELECT seq, route, state, due_at FROM waybill_outbox_aside FORCE INDEX (waybill_outbox_hold) WHERE hold <> 0 LIMIT ?) h WHERE route = ?` + endKindsSQL
 
 	sampleSQL = `SELECT IF(state = 6, 5, state) AS shown, due_at > 0 AS waits, IF(state IN (5, 6), reason, '') AS why, COUNT(*)

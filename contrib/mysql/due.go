@@ -3,6 +3,8 @@ package waybillmysql
 import (
 	"cmp"
 	"context"
+	"hash/crc32"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -17,8 +19,15 @@ const (
 	ownRetriesSQL = lightAside + `(waybill_outbox_hold) WHERE hold = ? AND state = 4 AND due_at <= ? AND route = ?` + slotSQL + endAsideSQL
 	dueSQL        = lightAside + `(waybill_outbox_line) WHERE route = ? AND state = ? AND due_at BETWEEN ? AND ? AND hold = 0` + slotSQL +
 		`ORDER BY due_at, seq LIMIT ?` + endAsideSQL + `ORDER BY due_at, seq`
-	nextSQL = `SELECT due_at FROM waybill_outbox_aside FORCE INDEX (waybill_outbox_line) WHERE route = ? AND state = ? AND due_at > ? AND hold = 0` + slotSQL +
-		`ORDER BY due_at LIMIT 1`
+	nextSQL = `SELECT due_at FROM waybill_outbox_aside FORCE INDEX (waybill_outbox_line) WHERE route = ? AND state = ? AND due_at > ?
+		AND (due_at = ` + endOfLine + ` OR hold = 0` + slotSQL + `) ORDER BY due_at LIMIT 1`
+
+	// endOfLine is the due_at of the rows that end a line: the waiting records of a route and state. A look along
+	// an index goes on over rows that are gone behind its range, until it meets one that is there. The rows are no
+	// records: they have numbers below -1, and are not in waybill_outbox.
+	endOfLine     = `9223372036854775807`
+	endOfLinesSQL = `INSERT IGNORE INTO waybill_outbox_aside (seq, route, k, slot, state, due_at, ends_at, hold, flags)
+		VALUES (-2 - ?, ?, '', 0, 1, ` + endOfLine + `, 0, 0, 0), (-3 - ?, ?, '', 0, 4, ` + endOfLine + `, 0, 0, 0)`
 )
 
 // Due looks for records that have come due, as core.OutboxStore says. One call works at a time. Several would meet each
@@ -84,11 +93,19 @@ func (d *due) look(ctx context.Context, part *core.RouteSlots) error {
 		var at int64
 		if found, err := d.one(ctx, []any{&at}, nextSQL, part.Route, state, d.now, int64(part.Slots)); err != nil {
 			return err
-		} else if found {
+		} else if found && at < math.MaxInt64 {
 			d.next(duration(at - d.now))
 		}
 	}
 	return nil
+}
+
+// endLines writes the rows that end the lines of a route. Two routes can have the same numbers; then one has no such
+// rows, and longer looks.
+func (w *work) endLines(ctx context.Context, route string) error {
+	n := 2 * int64(crc32.ChecksumIEEE([]byte(route)))
+	_, err := w.exec(ctx, endOfLinesSQL, n, route, n, route)
+	return err
 }
 
 func (d *due) next(in time.Duration) {

@@ -51,6 +51,11 @@ var (
 // SetCountLimits makes Counts estimate smaller numbers.
 func (s *Store) SetCountLimits(rows, entries int64) { s.countLimits = countLimits{rows, entries} }
 
+// EndLines writes the rows that end the lines of a route.
+func (s *Store) EndLines(ctx context.Context, route string) error {
+	return (&work{s: s, q: s.own}).endLines(ctx, route)
+}
+
 // CountReads returns how many rows the server reads for Counts.
 func (s *Store) CountReads(ctx context.Context) (int64, error) {
 	return s.reads(ctx, func(w *work) error {

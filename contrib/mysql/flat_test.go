@@ -29,7 +29,7 @@ const (
 type flat struct {
 	*testing.T
 	s     *waybillmysql.Store
-	st    core.OutboxStore
+	all   bool // the latest Due looked for all that is due
 	side  *sql.DB
 	d     *dispatch.Dispatcher
 	now   time.Time
@@ -48,7 +48,6 @@ func newFlat(t *testing.T) *flat {
 	})
 	dsn := newDatabase(t, server.dsn)
 	f := &flat{T: t, now: time.Now(), s: openAt(t, dsn, waybillmysql.Options{Retention: waybill.Retention{Abandoned: time.Minute, Cancelled: time.Minute}})}
-	f.st = f.s
 	f.must(f.s.Migrate(t.Context()))
 	f.side, err = sql.Open("mysql", dsn+"?multiStatements=true")
 	f.must(err)
@@ -100,9 +99,26 @@ func (f *flat) count(name string, fn func()) {
 		fn()
 		return
 	}
+	f.all = false
 	before := f.read()
 	fn()
+	if f.all {
+		name += " for all"
+	}
 	f.pages[name] = append(f.pages[name], f.read()-before)
+}
+
+// flatStore tells the Dues apart that look for all.
+type flatStore struct {
+	*waybillmysql.Store
+	f *flat
+}
+
+func (s flatStore) Due(ctx context.Context, self core.Session, parts []core.RouteSlots, limit int) (core.DueResult, error) {
+	for _, p := range parts {
+		s.f.all = s.f.all || p.MaxOverdue == 0 || !p.DueExcludeHeld
+	}
+	return s.Store.Due(ctx, self, parts, limit)
 }
 
 // step lets some time pass, makes the calls that are due, and handles all that is handed out.
@@ -111,7 +127,7 @@ func (f *flat) step() {
 	f.now = f.now.Add(20 * time.Millisecond)
 	for calls := f.d.Calls(f.now); len(calls) > 0; calls = f.d.Calls(f.now) {
 		for _, c := range calls {
-			f.count(c.Kind().String(), func() { c.Do(f.Context(), f.st) })
+			f.count(c.Kind().String(), func() { c.Do(f.Context(), flatStore{f.s, f}) })
 			f.must(c.Err())
 			f.d.Done(f.now, c)
 		}
@@ -211,18 +227,21 @@ func (f *flat) keep() {
 
 const flatNow = `TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))`
 
-// die has n rows of each kind end.
+// die has n rows of each kind end, and ten times as many notices.
 func (f *flat) die(n int) {
 	f.Helper()
 	self := int64(f.d.Session())
-	numbers := fmt.Sprintf(`(SELECT a.g + 256 * b.g AS i FROM waybill_outbox_marks a, waybill_outbox_marks b LIMIT %d) i`, n)
+	first := func(n int) string {
+		return fmt.Sprintf(`(SELECT a.g + 256 * b.g AS i FROM waybill_outbox_marks a, waybill_outbox_marks b LIMIT %d) i`, n)
+	}
+	numbers := first(n)
 	for _, route := range []string{flatRelay, flatQueue} {
 		for _, state := range []string{
 			"state, due_at, hold:1, 0, 0",
 			fmt.Sprintf("state, due_at, hold:1, 0, %d", self),
 			"state, due_at, hold:1, 0, 77",
-			"state, due_at, hold:1, " + flatNow + ", 0",
-			fmt.Sprintf("state, due_at, hold:4, "+flatNow+", %d", self),
+			"state, due_at, hold:1, " + flatNow + " - 3600000000, 0",
+			fmt.Sprintf("state, due_at, hold:4, "+flatNow+" - 3600000000, %d", self),
 			"state, due_at, hold, flags, ends_at:5, 0, 0, 1, " + flatNow + " - 60000000",
 			"state, due_at, hold, ends_at:6, 0, 0, " + flatNow + " - 60000000",
 			"state, due_at, hold, ends_at:3, 0, 0, " + flatNow,
@@ -238,23 +257,23 @@ func (f *flat) die(n int) {
 		}
 	}
 	f.exec(`INSERT INTO waybill_outbox_aside (seq, route, k, slot, state, due_at, ends_at, hold, flags) SELECT seq, route, k, slot, state, due_at, ends_at, hold, flags FROM waybill_outbox`)
-	f.exec(`INSERT INTO waybill_outbox_notices (route, kind, slot, seq, k, id, reason) SELECT 'r', 1, 0, 0, 'k', '', '' FROM ` + numbers)
+	f.exec(`INSERT INTO waybill_outbox_notices (route, kind, slot, seq, k, id, reason) SELECT 'r', 1, 0, 0, 'k', '', '' FROM ` + first(10*n))
 	f.exec(`INSERT INTO waybill_inbox (consumer, source, id, handled_at, mark) SELECT 'c', '/s', UUID(), ` + flatNow + ` - 60000000, 1 FROM ` + numbers)
-	for _, table := range []string{"outbox_aside", "outbox", "outbox_notices", "inbox"} {
+	for _, table := range []string{"outbox_aside WHERE seq > 0", "outbox", "outbox_notices", "inbox"} {
 		f.exec("DELETE FROM waybill_" + table)
 	}
 }
 
-func mean(of []float64) (sum float64) {
-	for _, v := range of {
-		sum += v / float64(len(of))
-	}
-	return sum
+// usual returns the median: work of the server itself counts, too.
+func usual(of []float64) float64 {
+	slices.Sort(of)
+	return of[len(of)/2]
 }
 
-// DB-28: behind rows that an open read view keeps, the calls of the engines look at no more than a page for a hundred
-// of these. A read without locks goes over the entries of an index that are gone, up to one that is there, page by
-// page; it looks up none of their rows. A locking read would look up and lock each of them.
+// DB-28: the calls of the engines look at as many pages behind rows that an open read view keeps as before. The indexes
+// // are a level higher then. A Due for all, which is rare, goes over the entries of an index that are gone before the
+// first due record, and Hold over those behind its range, up to one that is there. Neither looks up their rows: a page
+// has more than a hundred entries.
 func TestCallsAreFlatBehindAnOldReadView(t *testing.T) {
 	t.Parallel()
 	f := newFlat(t)
@@ -275,9 +294,13 @@ func TestCallsAreFlatBehindAnOldReadView(t *testing.T) {
 	f.rest(2 * time.Minute)
 	after := costs()
 	for _, call := range slices.Sorted(maps.Keys(after)) {
-		x, y := mean(before[call]), mean(after[call])
+		x, y := usual(before[call]), usual(after[call])
 		t.Logf("%s: %.0f pages, %.0f behind what has ended", call, x, y)
-		if y > 2*x+each*kinds/100 {
+		more := 40.0
+		if call == "hold" || call == "due for all" {
+			more = each * kinds / 100
+		}
+		if y > x+more {
 			t.Errorf("%s: looks at %.0f pages behind what has ended, and %.0f before", call, y, x)
 		}
 	}

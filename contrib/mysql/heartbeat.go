@@ -14,7 +14,7 @@ import (
 // Heartbeat joins, renews or reads, as [rules.Heartbeat] says. A call that changes something waits for others that do.
 func (s *Store) Heartbeat(ctx context.Context, m core.HeartbeatRequest) (out core.Membership, err error) {
 	self := m.Self.Session
-	if err = s.read(ctx, "heartbeat", func(w *work) error { return w.membership(ctx, &m.Self, &out) }); err != nil {
+	if err = s.read(ctx, "heartbeat", func(w *work) error { return w.membership(ctx, &m, &out) }); err != nil {
 		return core.Membership{}, err
 	}
 	if self == 0 || !out.IsMember && (!m.Join || m.Leave) || idle(&m, &out) {
@@ -31,7 +31,7 @@ func (s *Store) Heartbeat(ctx context.Context, m core.HeartbeatRequest) (out cor
 		if err := rules.Heartbeat(ctx, w, &out, &m); err != nil {
 			return err
 		}
-		return w.membership(ctx, &m.Self, &out)
+		return w.membership(ctx, &m, &out)
 	})
 	return out, err
 }
@@ -78,11 +78,14 @@ func (w *work) Suspect(ctx context.Context, session core.Session) error {
 	return err
 }
 
-// Kept is of [rules.MembershipTx].
+// Kept is of [rules.MembershipTx]. The route is about to get partitions.
 func (w *work) Kept(ctx context.Context, route string) (u core.PartitionState, err error) {
 	known, err := w.one(ctx, []any{&u.ReadAfter, &u.MaybeOutUpTo, &u.Term}, `SELECT read_after, uncertain_up_to, term FROM waybill_outbox_routes WHERE route = ?`, route)
 	if err == nil && known {
 		_, err = w.exec(ctx, `DELETE FROM waybill_outbox_routes WHERE route = ?`, route)
+	}
+	if err == nil {
+		err = w.endLines(ctx, route)
 	}
 	return u, err
 }
@@ -164,16 +167,16 @@ func (w *work) readMembership(ctx context.Context, self core.Session, out *core.
 }
 
 // membership fills in everything.
-func (w *work) membership(ctx context.Context, self *core.Member, out *core.Membership) error {
-	var served []any
-	for _, sv := range self.Routes {
-		served = append(served, sv.Route)
+func (w *work) membership(ctx context.Context, m *core.HeartbeatRequest, out *core.Membership) error {
+	noticesOf := []any{m.AfterNotice}
+	for _, sv := range m.Self.Routes {
+		noticesOf = append(noticesOf, sv.Route)
 	}
-	hasNotices := `EXISTS (SELECT 1 FROM waybill_outbox_notices WHERE route IN ` + places(len(served)) + `)`
-	if _, err := w.one(ctx, []any{&w.now, &out.StoreEpoch, &out.HasNotices}, `SELECT `+nowSQL+`, `+epochSQL+`, `+hasNotices, served...); err != nil {
+	hasNotices := `EXISTS (SELECT 1 FROM ` + noticesSQL + places(len(m.Self.Routes)) + `)`
+	if _, err := w.one(ctx, []any{&w.now, &out.StoreEpoch, &out.HasNotices}, `SELECT `+nowSQL+`, `+epochSQL+`, `+hasNotices, noticesOf...); err != nil {
 		return err
 	}
-	return w.readMembership(ctx, self.Session, out)
+	return w.readMembership(ctx, m.Self.Session, out)
 }
 
 // members fills in the members. PresenceLost is a presence without its lock, if the member has renewed since the start

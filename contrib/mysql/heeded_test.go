@@ -87,3 +87,70 @@ func TestRedriveIsHeededByEachOwner(t *testing.T) {
 		}
 	}
 }
+
+// DB-28: a read and a heartbeat leave out the notices up to a number, which their caller has seen. So a transaction is
+// known as running before it draws the number of a notice.
+func TestNoticesBehindANumber(t *testing.T) {
+	t.Parallel()
+	s := open(t, waybillmysql.Options{})
+	if err := stage(t.Context(), s, []waybill.Message{waybill.RawMessage("t", "", nil, waybill.ID("a"))}); err != nil {
+		t.Fatal(err)
+	}
+	const self = core.Session(1)
+	r := ownAll(t, s, self)[0]
+	if err := s.Settle(t.Context(), self, []core.Outcome{core.Abandon(&r, waybill.ReasonRejected, errors.New("never"))}).FirstErr(); err != nil {
+		t.Fatal(err)
+	}
+	read := func(known, after int64) core.ReadResult {
+		t.Helper()
+		p, err := s.Read(t.Context(), self, core.ReadRequest{
+			Slots: []core.RouteSlots{{Route: waybill.DefaultRoute, Slots: core.AllSlots}}, KnownLastSeq: r.Seq, KnownLastNotice: known, AfterNotice: after,
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return p
+	}
+	before := read(0, 0)
+	tx, err := s.DB().BeginTx(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = tx.Rollback() }()
+	if err := s.RequeueIn(t.Context(), tx, waybill.DefaultRoute, "a"); err != nil {
+		t.Fatal(err)
+	}
+	free, locked := 0, 0
+	if err := s.DB().QueryRowContext(t.Context(), `SELECT COUNT(*) FROM (SELECT g FROM waybill_outbox_marks FOR UPDATE SKIP LOCKED) free`).Scan(&free); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.DB().QueryRowContext(t.Context(), `SELECT COUNT(*) FROM waybill_outbox_marks`).Scan(&locked); err != nil || locked-free != 1 {
+		t.Errorf("a transaction that wrote a notice has locked %d of %d rows, %v, want one", locked-free, locked, err)
+	}
+	if open := read(before.LastNotice, 0); open.LastNotice <= before.LastNotice || open.LastSeqXmax == 0 || len(open.Notices) > 0 {
+		t.Errorf("beside an open transaction a read brings %+v, want the number of its notice and the upper id", open)
+	}
+	if err := tx.Commit(); err != nil {
+		t.Fatal(err)
+	}
+	p := read(0, 0)
+	if len(p.Notices) != 1 || p.Notices[0].Number > p.LastNotice {
+		t.Fatalf("after the commit a read brings the notices %+v, and %d as the last number", p.Notices, p.LastNotice)
+	}
+	if p := read(p.LastNotice, p.LastNotice); p.LastSeqXmax != 0 || len(p.Notices) > 0 {
+		t.Errorf("a read behind the last notice brings %+v", p)
+	}
+	has := func(after int64) bool {
+		t.Helper()
+		m, err := s.Heartbeat(t.Context(), core.HeartbeatRequest{
+			Self: core.Member{Session: self, Heartbeats: 1, Routes: []core.ServedRoute{{Route: waybill.DefaultRoute}}}, AfterNotice: after,
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return m.HasNotices
+	}
+	if !has(p.LastNotice-1) || has(p.LastNotice) {
+		t.Errorf("a membership tells of notices behind %d: %t, behind %d: %t", p.LastNotice-1, has(p.LastNotice-1), p.LastNotice, has(p.LastNotice))
+	}
+}

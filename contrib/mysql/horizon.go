@@ -2,13 +2,15 @@ package waybillmysql
 
 import (
 	"context"
+	"database/sql"
 	"slices"
 	"time"
 )
 
 // A transaction draws its numbers before it commits, so a page can miss a number that it has passed. Each transaction
-// that stages locks one of 256 rows for share before its first number: the row of the moment. The choice of the row
-// decides only about speed. A scan looks for rows without a lock: all transactions that had locked them have ended.
+// that stages or writes a notice locks one of 256 rows for share before its first number: the row of the moment. The
+// choice of the row decides only about speed. A scan looks for rows without a lock: all transactions that had locked
+// them have ended.
 //
 // The scans are numbered. The id of a transaction is the number of the last scan that found its row free before the
 // transaction locked it. So while a row is not free, its lock can belong to the id that free says.
@@ -25,6 +27,10 @@ type horizon struct {
 	at   time.Time     // of the last scan
 	scan int64
 	free [numMarks]int64
+	open [2]int // the rows of the moment that the last scan left out
+	next int64  // the last SnapshotXmax
+	// upper is the last LastSeqXmax, and least the least id that can be of a transaction under way.
+	upper, least int64
 }
 
 func newHorizon() horizon {
@@ -45,7 +51,9 @@ func (w *work) draw(ctx context.Context) error {
 }
 
 // sight returns SnapshotXmax and RunningTxs of a page whose snapshot is taken after the call. A scan leaves out the
-// rows of the moment, so that no stager waits for it.
+// rows of the moment, so that no stager waits for it. Their transactions are not called running, since mostly there are
+// none: SnapshotXmax does not go beyond their ids. Without a transaction under way there is no scan, if all numbers are
+// visible that a page told of.
 func (s *Store) sight(ctx context.Context) (next int64, running []int64, err error) {
 	h := &s.horizon
 	select {
@@ -54,9 +62,11 @@ func (s *Store) sight(ctx context.Context) (next int64, running []int64, err err
 		return 0, nil, ctx.Err()
 	}
 	defer func() { <-h.gate }()
-	if now := time.Now(); now.Sub(h.at) >= scanEvery {
+	if now := time.Now(); h.least < max(h.next, h.upper) && now.Sub(h.at) >= scanEvery {
 		h.scan++
-		free, err := collect(ctx, s.own, value[int], `SELECT g FROM waybill_outbox_marks WHERE g NOT IN (`+
+		free, err := collect(ctx, s.own, func(rows *sql.Rows) (g int, err error) {
+			return g, rows.Scan(&g, &h.open[0], &h.open[1])
+		}, `SELECT g, `+markSQL+` % 256, (`+markSQL+` + 1) % 256 FROM waybill_outbox_marks WHERE g NOT IN (`+
 			markSQL+` % 256, (`+markSQL+` + 1) % 256) FOR UPDATE SKIP LOCKED`)
 		if err != nil {
 			return 0, nil, err
@@ -66,12 +76,19 @@ func (s *Store) sight(ctx context.Context) (next int64, running []int64, err err
 		}
 		h.at = now
 	}
-	for _, id := range h.free {
-		if id < h.scan && !slices.Contains(running, id) {
-			running = append(running, id)
+	next = h.scan
+	for _, g := range h.open {
+		if id := h.free[g%numMarks]; id >= h.next { // it never goes back
+			next = min(next, id)
 		}
 	}
-	return h.scan, running, nil
+	h.next, h.least = next, next
+	for _, id := range h.free {
+		if id < next && !slices.Contains(running, id) {
+			running, h.least = append(running, id), min(h.least, id)
+		}
+	}
+	return next, running, nil
 }
 
 // upper returns LastSeqXmax of a page whose LastSeq was read before the call.
@@ -80,7 +97,8 @@ func (s *Store) upper(ctx context.Context) (int64, error) {
 	select {
 	case h.gate <- struct{}{}:
 		defer func() { <-h.gate }()
-		return h.scan + 1, nil
+		h.upper = h.scan + 1
+		return h.upper, nil
 	case <-ctx.Done():
 		return 0, ctx.Err()
 	}

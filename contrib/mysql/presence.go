@@ -9,8 +9,12 @@ import (
 	"time"
 )
 
-// presenceEvery is how often a connection that shows presence is tested.
-const presenceEvery = 200 * time.Millisecond
+// presenceEvery is how often a connection that shows presence is looked at: the driver sees that its other end has
+// closed it. Each pingTimes of these, the server is asked: it ends a connection that is silent for idleSeconds.
+const (
+	presenceEvery = 200 * time.Millisecond
+	pingTimes     = 10
+)
 
 // Acquire shows presence by a GET_LOCK on a connection of its own; see core.Presence. Behind a proxy that shares
 // connections it shows the proxy's.
@@ -29,10 +33,10 @@ func (s *Store) Acquire(ctx context.Context) (token int64, lost <-chan struct{},
 		defer close(gone)
 		tick := time.NewTicker(presenceEvery)
 		defer tick.Stop()
-		for {
+		for i := 1; ; i++ {
 			select {
 			case <-tick.C:
-				if alive(ctx, conn) {
+				if alive(ctx, conn, i%pingTimes == 0) {
 					continue
 				}
 			case <-ctx.Done():
@@ -44,10 +48,18 @@ func (s *Store) Acquire(ctx context.Context) (token int64, lost <-chan struct{},
 	return token, gone, nil
 }
 
-func alive(ctx context.Context, conn *sql.Conn) bool {
+func alive(ctx context.Context, conn *sql.Conn, ping bool) bool {
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
-	return conn.PingContext(ctx) == nil
+	if ping {
+		return conn.PingContext(ctx) == nil
+	}
+	return conn.Raw(func(c any) error {
+		if r, ok := c.(driver.SessionResetter); ok {
+			return r.ResetSession(ctx)
+		}
+		return nil
+	}) == nil
 }
 
 // discard closes a connection instead of giving it back to the pool, and returns err.

@@ -29,6 +29,9 @@ const (
 	blockingSQL   = lightAside + `(waybill_outbox_line) WHERE route = ? AND state = 5 AND flags & 1 = 1 AND seq > ?` + slotSQL + `ORDER BY seq LIMIT ?` + endAsideSQL
 	heldSQL       = lightAside + `(waybill_outbox_hold) WHERE hold <> 0 AND hold <> ?` + endAsideSQL + `ORDER BY seq`
 
+	// noticesSQL are the notices of routes. It has a lower bound, since those that are gone come first.
+	noticesSQL = `waybill_outbox_notices FORCE INDEX (PRIMARY) WHERE number > ? AND route IN `
+
 	epochSQL = `(SELECT CONCAT(MAX(IF(name = 'database', value, 0)), '/', MAX(IF(name = 'epoch', value, 0)), '/', @@server_id) FROM waybill_meta)`
 )
 
@@ -71,23 +74,27 @@ type reader struct {
 // head fills in the fields of a page other than records, and reads the first rows of the ranges, all at once.
 func (rd *reader) head(ctx context.Context) error {
 	p := &rd.page
-	lastSQL, err := rd.s.lastSQL(ctx, rd.q)
+	lastSQL, err := rd.s.lastSQL(ctx, rd.q, "waybill_outbox")
 	if err != nil {
 		return err
 	}
-	var routes []any
+	lastNoticeSQL, err := rd.s.lastSQL(ctx, rd.q, "waybill_outbox_notices")
+	if err != nil {
+		return err
+	}
+	noticesOf := []any{rd.look.AfterNotice}
 	want := map[string]core.Slots{}
 	for _, part := range rd.look.Slots {
 		want[part.Route] |= part.Slots
-		routes = append(routes, part.Route)
+		noticesOf = append(noticesOf, part.Route)
 	}
 	own := map[string]core.Slots{}
 	queries := []query{{
-		`SELECT suspected, ` + nowSQL + `, ` + epochSQL + `, ` + lastSQL + ` FROM waybill_outbox_members WHERE session = ?`,
+		`SELECT suspected, ` + nowSQL + `, ` + epochSQL + `, ` + lastSQL + `, ` + lastNoticeSQL + ` FROM waybill_outbox_members WHERE session = ?`,
 		[]any{rd.self},
 		func(rows *sql.Rows) error {
 			p.IsMember = true
-			return rows.Scan(&p.Suspected, &rd.now, &p.StoreEpoch, &p.LastSeq)
+			return rows.Scan(&p.Suspected, &rd.now, &p.StoreEpoch, &p.LastSeq, &p.LastNotice)
 		},
 	}, {
 		partitionsSQL + `WHERE owner = ?`, []any{rd.self}, func(rows *sql.Rows) error {
@@ -96,7 +103,7 @@ func (rd *reader) head(ctx context.Context) error {
 			return err
 		},
 	}, {
-		`SELECT number, route, kind, slot, seq, k, id, reason FROM waybill_outbox_notices WHERE route IN ` + places(len(routes)) + ` ORDER BY number`, routes,
+		`SELECT number, route, kind, slot, seq, k, id, reason FROM ` + noticesSQL + places(len(noticesOf)-1) + ` ORDER BY number`, noticesOf,
 		func(rows *sql.Rows) error {
 			var c core.Notice
 			err := rows.Scan(&c.Number, &c.Route, &c.Kind, &c.Slot, &c.Seq, &c.Key, &c.ID, &c.Reason)
@@ -119,7 +126,7 @@ func (rd *reader) head(ctx context.Context) error {
 	for _, part := range rd.look.Slots {
 		p.Owned = append(p.Owned, own[part.Route]&part.Slots)
 	}
-	if p.LastSeq != rd.look.KnownLastSeq {
+	if p.LastSeq != rd.look.KnownLastSeq || p.LastNotice != rd.look.KnownLastNotice {
 		p.LastSeqXmax, err = rd.s.upper(ctx)
 	}
 	return err

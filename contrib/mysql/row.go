@@ -436,6 +436,9 @@ func (w *work) tell(ctx context.Context, kind core.NoticeKind, rows ...*row) err
 	if len(rows) == 0 {
 		return nil
 	}
+	if err := w.draw(ctx); err != nil {
+		return err
+	}
 	var args []any
 	for _, r := range rows {
 		args = append(args, r.Route, kind, r.Slot, r.Seq, r.Envelope.Key, r.ID)
@@ -478,18 +481,18 @@ func scanPartition(rows *sql.Rows) (u core.PartitionState, err error) {
 	return u, rows.Scan(&u.Partition.Route, &u.Partition.From, &u.Partition.To, &u.Owner, &u.Term, &u.ReadAfter, &u.MaybeOutUpTo)
 }
 
-// lastSQL returns an expression of the last sequence that was drawn, or a later one. MySQL caches that figure, unless
-// it is told not to.
-func (s *Store) lastSQL(ctx context.Context, q querier) (string, error) {
+// lastSQL returns an expression of the last number of a table that was drawn, or a later one. MySQL caches that figure,
+// unless it is told not to.
+func (s *Store) lastSQL(ctx context.Context, q querier, table string) (string, error) {
 	v, err := s.serverVersion(ctx)
 	if err == nil && !isMariaDB(v) {
 		_, err = q.ExecContext(ctx, `SET SESSION information_schema_stats_expiry = 0`)
 	}
-	return `(SELECT COALESCE(AUTO_INCREMENT, 1) - 1 FROM information_schema.TABLES WHERE TABLE_SCHEMA = DATABASE() AND TABLE_NAME = 'waybill_outbox')`, err
+	return `(SELECT COALESCE(AUTO_INCREMENT, 1) - 1 FROM information_schema.TABLES WHERE TABLE_SCHEMA = DATABASE() AND TABLE_NAME = '` + table + `')`, err
 }
 
 func (w *work) last(ctx context.Context) (last int64, err error) {
-	text, err := w.s.lastSQL(ctx, w.q)
+	text, err := w.s.lastSQL(ctx, w.q, "waybill_outbox")
 	if err == nil {
 		_, err = w.one(ctx, []any{&last}, `SELECT `+text)
 	}

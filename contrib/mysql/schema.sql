@@ -35,7 +35,9 @@ CREATE TABLE IF NOT EXISTS waybill_outbox (
 ) ENGINE = InnoDB ROW_FORMAT = DYNAMIC;
 
 -- What is looked for by more than its place or its key, which is why most messages pay for three indexes only: records
--- that wait for a time, expire, are or were held, or have ended. Each change of such a record copies it here.
+-- that wait for a time, expire, are or were held, or have ended. Each change of such a record copies it here. Two rows
+-- of a route are no records, and end its lines: the one that is pending and the one that waits for a retry with the
+-- greatest due_at. Their numbers are below -1.
 CREATE TABLE IF NOT EXISTS waybill_outbox_aside (
 	seq     BIGINT           NOT NULL PRIMARY KEY,
 	route   VARBINARY(300)   NOT NULL,
@@ -115,8 +117,7 @@ CREATE TABLE IF NOT EXISTS waybill_outbox_notices (
 	seq    BIGINT           NOT NULL,
 	k      VARBINARY(255)   NOT NULL,
 	id     VARBINARY(255)   NOT NULL,
-	reason VARBINARY(255)   NOT NULL,
-	KEY waybill_outbox_notices_route (route)
+	reason VARBINARY(255)   NOT NULL
 ) ENGINE = InnoDB;
 
 -- Acts of operators. Logins add lines, and the grants let none change or delete one, nor choose its time or its role.

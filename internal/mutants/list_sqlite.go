@@ -66,6 +66,9 @@ func sqlite() []mutant {
 		mutant{id: "sqlite-sweep-partition", fault: "what expired in a partition that nobody owns waits for the owner of another one", file: "store/sqlite/clean.go", old: "AND (r.slot IS NULL OR u.from_slot <= r.slot AND u.to_slot > r.slot)", new: "", tests: "^TestStore$/^clean-leaves-what-is-due-to-its-owner$"},
 		mutant{id: "sqlite-replace-key", fault: "a replaced message in flight keeps its dedupe key", file: cancel, old: "_, err = w.exec(ctx, dropDedupeKeyText, t.Seq)", new: "_ = dropDedupeKeyText", tests: "^TestStore$/^replace-of-held-lets-both-live$"},
 	)
+	all = append(all, group{pkg: "./internal/tests/costs"}.of(
+		mutant{id: "sqlite-idle", fault: "an idle process looks as often as a busy one", file: wait, old: "quietTimes = 4", new: "quietTimes = 1", tests: "^TestIdleSQLite$"},
+	)...)
 	return append(all, group{pkg: "./core"}.of(
 		mutant{id: "away-tier", fault: "a message that is away waits for the next delay of its policy", file: "core/transport.go", old: "delays = slices.Insert(delays, 0, outageDelay)", new: "_ = outageDelay", tests: "^TestOutageDelay$"},
 		mutant{id: "cancel-dedupe-context", fault: "a cancel does not know the context's tenant", file: "core/cancel.go", old: "cmp.Or(k.Tenant, scope.Tenant)", new: "cmp.Or(k.Tenant, scope.Tenant[:0])", tests: "^TestCancelKeysOfTenants$"},

@@ -23,7 +23,7 @@ import (
 func TestSQLite(t *testing.T) {
 	var done atomic.Int64
 	db := sql.OpenDB(connector{
-		"file:" + filepath.Join(t.TempDir(), "app.db") + "?_txlock=immediate&_pragma=busy_timeout(5000)&_pragma=journal_mode(WAL)&_pragma=synchronous(FULL)", &done,
+		"file:" + filepath.Join(t.TempDir(), "app.db") + "?_txlock=immediate&_pragma=busy_timeout(5000)&_pragma=journal_mode(WAL)&_pragma=synchronous(FULL)", func(n int64) { done.Add(n) },
 	})
 	db.SetMaxOpenConns(8)
 	db.SetMaxIdleConns(8)
@@ -91,7 +91,7 @@ func TestSQLite(t *testing.T) {
 // connector opens connections of modernc.org/sqlite that count the statements they run.
 type connector struct {
 	dsn  string
-	done *atomic.Int64
+	done func(n int64)
 }
 
 // Connect implements driver.Connector.
@@ -121,21 +121,21 @@ type fullConn interface {
 
 type liteConn struct {
 	fullConn
-	done *atomic.Int64
+	done func(n int64)
 }
 
 func (c *liteConn) BeginTx(ctx context.Context, opts driver.TxOptions) (driver.Tx, error) {
-	c.done.Add(2) // with its end
+	c.done(2) // with its end
 	return c.fullConn.BeginTx(ctx, opts)
 }
 
 func (c *liteConn) ExecContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Result, error) {
-	c.done.Add(1)
+	c.done(1)
 	return c.fullConn.ExecContext(ctx, query, args)
 }
 
 func (c *liteConn) QueryContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Rows, error) {
-	c.done.Add(1)
+	c.done(1)
 	return c.fullConn.QueryContext(ctx, query, args)
 }
 
@@ -156,15 +156,15 @@ type fullStmt interface {
 
 type liteStmt struct {
 	fullStmt
-	done *atomic.Int64
+	done func(n int64)
 }
 
 func (s *liteStmt) ExecContext(ctx context.Context, args []driver.NamedValue) (driver.Result, error) {
-	s.done.Add(1)
+	s.done(1)
 	return s.fullStmt.ExecContext(ctx, args)
 }
 
 func (s *liteStmt) QueryContext(ctx context.Context, args []driver.NamedValue) (driver.Rows, error) {
-	s.done.Add(1)
+	s.done(1)
 	return s.fullStmt.QueryContext(ctx, args)
 }
