@@ -54,8 +54,11 @@ func TestDueRests(t *testing.T) {
 		pollMax     time.Duration
 		least, most int
 	}{
-		{false, "", time.Minute, 19, 21}, {false, "", time.Second / 4, 19, 21},
-		{true, "", time.Minute, 19, 21}, {true, "other", time.Minute, 19, 21}, {true, "r", time.Minute, 590, 610},
+		{false, "", time.Minute, 19, 21},
+		{false, "", time.Second / 4, 19, 21},
+		{true, "", time.Minute, 19, 21},
+		{true, "other", time.Minute, 19, 21},
+		{true, "r", time.Minute, 590, 610},
 	} {
 		w, dues := rests(t, Route{Name: "r", Partitions: 1, Queue: tc.queue}, tc.pollMax)
 		if tc.joins != "" {

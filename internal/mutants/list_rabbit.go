@@ -38,7 +38,10 @@ func rabbit() []mutant {
 	outages := group{pkg: "./internal/tests/mistakes", server: true}.of(
 		mutant{id: "rabbit-hand-over", fault: "released messages stay in a session that a pause has ended", file: "transport/rabbitmq/session.go", old: "for s.next != nil {", new: "for false {", tests: "^TestMemoryAlarm$/^nobody"},
 	)
-	return append(append(append(offline, twin...), outages...), group{pkg: pkg, server: true}.of(
+	costs := group{pkg: "./internal/tests/costs", server: true}.of(
+		mutant{id: "rabbit-denied", fault: "each message of a topic without permission closes a channel", file: "transport/rabbitmq/publisher.go", old: "if err.Reason == waybill.ReasonForbidden {", new: "if err.Reason == waybill.ReasonNone {", tests: "^TestForbiddenTopic$"},
+	)
+	return append(append(append(append(offline, twin...), outages...), costs...), group{pkg: pkg, server: true}.of(
 		mutant{id: "rabbit-removed-one-by-one", fault: "parked messages that were purged come back, since the broker forgets their acknowledgements", file: walk, old: "n := w.oldest(tags)", new: "n := min(w.oldest(tags), 1)", tests: "^TestRemovedStaysRemoved$"},
 		mutant{id: "rabbit-removed-others", fault: "a purge of some parked messages deletes others", file: walk, old: "n == len(tags) || tag != tags[n]", new: "n == len(tags) || tag == 0", tests: "^TestRemovedStaysRemoved$"},
 		mutant{id: "rabbit-limit-cure", fault: "a limit of queues has the cure to delete the queue", file: "transport/rabbitmq/errors.go", old: "\tif full := limitError(op, e); full != nil {\n\t\treturn full\n\t}\n\tswitch", new: "\tswitch", tests: "^TestEveryLimit$"},

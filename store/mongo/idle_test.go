@@ -45,6 +45,7 @@ func (c *commandCounts) counts() (beats int, by map[string]int) {
 // change streams. It looks four times a second there, which finds a new message within a quarter of a second
 // (DefaultPollInterval). With looks that are a minute apart it sends 165, as to a server with change streams.
 func TestIdleRelay(t *testing.T) {
+	t.Parallel()
 	tier.Nightly(t, "the real pauses of an idle relay: two minutes")
 	for _, c := range []struct {
 		name string

@@ -127,6 +127,9 @@ func (b *batch) sendSome(todo []int) (done, used int) {
 		clear(pc.table)
 		exchange, key, p, err := b.msgs.fill(i, now, pc.table)
 		if err == nil {
+			err = pc.denied.error(exchange, key, now)
+		}
+		if err == nil {
 			err = checkStrings(key, &p)
 		}
 		if err == nil {

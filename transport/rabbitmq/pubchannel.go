@@ -11,6 +11,7 @@ import (
 // there is room for a return of every message in flight.
 type pubChannel struct {
 	conn    *conn
+	denied  *denied // of the publisher
 	ch      *amqp.Channel
 	sending chan struct{} // capacity 1: held while sending
 	table   amqp.Table    // reused for every message; guarded by sending

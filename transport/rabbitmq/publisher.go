@@ -39,6 +39,7 @@ type publisher struct {
 	prepare  preparation
 	verified *atomic.Bool // shared by the publishers of a transport: the start is verified once
 
+	denied  denied
 	calls   atomic.Int32  // in progress
 	opening chan struct{} // capacity 1: held while the channel is opened
 	mu      sync.Mutex    // guards main, and users and retired of each channel
@@ -128,6 +129,9 @@ func (p *publisher) sendSingly(ctx context.Context, suspects []int, msgs outgoin
 		}
 		exchange, key, _, _ := msgs.fill(i, time.Now(), amqp.Table{})
 		err := messageError(run.cause, exchange, key)
+		if err.Reason == waybill.ReasonForbidden {
+			p.denied.add(exchange, key, err)
+		}
 		results[i] = err
 		msgs.failed(i)
 		if errors.Is(err, waybill.ErrMisconfigured) { // about the exchange: the others would fail, too
@@ -234,7 +238,7 @@ func (p *publisher) open(ctx context.Context) (*pubChannel, error) {
 		return nil, err
 	}
 	pc := &pubChannel{
-		conn: c, ch: ch, sending: make(chan struct{}, 1), freed: make(chan struct{}, 1), limit: p.opts.Window, table: amqp.Table{},
+		conn: c, denied: &p.denied, ch: ch, sending: make(chan struct{}, 1), freed: make(chan struct{}, 1), limit: p.opts.Window, table: amqp.Table{},
 		returns: ch.NotifyReturn(make(chan amqp.Return, p.opts.Window+1)), closed: ch.NotifyClose(make(chan *amqp.Error, 1)),
 		ids: map[string]uint64{}, returned: map[uint64]returnInfo{},
 	}
