@@ -32,7 +32,7 @@ func (c toldConn) Write(b []byte) (int, error) {
 // DB-10: an idle relay without options takes 750 round trips a minute. MySQL has no notifications: 480 are those of
 // four reads a second, which find a new message within a quarter of a second (relay.UnwokenPollMax), two each. 216 are
 // those of 18 heartbeats, and 30 show presence. PollMax = 10 s leaves 300.
-func TestIdleRelay(t *testing.T) {
+func TestIdleRelay(t *testing.T) { //nolint:tparallel // both register a dialer of the same name
 	t.Parallel()
 	dsn := newDatabase(t, func(database string) string { return dsnOf(t, database) })
 	s := openAt(t, dsn, waybillmysql.Options{})
