@@ -252,7 +252,7 @@ func cleanPassesWhatIsLocked(k *kit) {
 	k.failIf(swept != 3, "of four expired records one was locked, and %d were swept, want 3", swept)
 	k.rollback(tx)
 	k.clean()
-	for w := (suitetest.Wait{}); k.isStill(ids[1]); k.clean() { // after a long look the next ones may begin behind it
+	for w := (suitetest.Wait{}); k.isStill(ids[1]); k.clean() { // after a long look the next may begin behind it
 		k.failIf(!w.Again(k.ctx), "an expired record that is no longer locked was not swept")
 	}
 }
