@@ -312,12 +312,23 @@ func histories(t *testing.T, history func(t *testing.T, rt *rapid.T, seed uint64
 	rapid.Check(t, func(rt *rapid.T) {
 		seed := rapid.Uint64().Draw(rt, "seed")
 		batch := rapid.Bool().Draw(rt, "batch")
+		var short any // what rapid panics with while it looks for a smaller history: nothing is left to draw
 		ok := t.Run("", func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
+				defer func() {
+					if p := recover(); fmt.Sprintf("%T", p) == "rapid.invalidData" {
+						short = p
+					} else if p != nil {
+						panic(p)
+					}
+				}()
 				patience.BudgetOf(t)
 				history(t, rt, seed, batch)
 			})
 		})
+		if short != nil { // a panic in a bubble ends the program
+			panic(short)
+		}
 		if !ok { // rapid prints what it drew, and looks for a smaller history
 			rt.Fatal("the test above fails in this history")
 		}
