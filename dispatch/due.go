@@ -17,8 +17,7 @@ const (
 	dueLimit = 500
 	// duePoll is how often the store is asked for due records without a hint that there are any. It becomes rarer
 	// step by step, up to dueLast, while nothing was due or handed out, no number was drawn and no transaction is
-	// open. A queue that members share has no longer pause: the others put
-	// off records of its slots.
+	// open. A queue that members share has no longer pause: the others put off records of its slots.
 	duePoll = time.Second
 	dueLast = 30 * time.Second
 	// dueRest is how often the time that a Due for all took in vain passes before the next one.

@@ -21,7 +21,7 @@ func (e *engine) conclude(item *dispatch.Item, o core.Outcome) {
 }
 
 // release releases an item at no cost. A retry of a paused topic waits for the topic; otherwise it would come back at
-// once. While another record of the topic is on trial, nobody knows for how long.
+// once. Another record of the topic can be on trial for as long as a publish takes.
 func (e *engine) release(item *dispatch.Item, unknown bool) {
 	e.counts.Released++
 	if e.debug() {

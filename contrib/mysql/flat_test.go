@@ -271,7 +271,7 @@ func usual(of []float64) float64 {
 }
 
 // DB-28: the calls of the engines look at as many pages behind rows that an open read view keeps as before. The indexes
-// // are a level higher then. A Due for all, which is rare, goes over the entries of an index that are gone before the
+// are a level higher then. A Due for all, which is rare, goes over the entries of an index that are gone before the
 // first due record, and Hold over those behind its range, up to one that is there. Neither looks up their rows: a page
 // has more than a hundred entries.
 func TestCallsAreFlatBehindAnOldReadView(t *testing.T) {

@@ -177,7 +177,7 @@ func ownBodies(list []*waybill.Delivery) {
 // so that the broker requeues the rest. The order counts:
 //
 //  1. Nothing is received or opened any more (closed, closing). A consumer that begins has begun first.
-//  2. What was requeued gets requeueTime to come back.
+//  2. Requeued messages get requeueTime to come back.
 //  3. The consumer is cancelled and its deliveries released. With InOrder the channel alone is closed.
 //  4. Acknowledgements that wait are written, and get ackTime to be stored.
 //  5. The channel is closed, and a connection of the receiver's own.

@@ -115,8 +115,8 @@ type reopening struct {
 	err    error         // the latest
 }
 
-// begun returns the session. If a consumer begins on its channel, begun waits for that: who gave up in the middle could
-// only close the channel, and the acknowledgements that the broker has not stored would be lost.
+// begun returns the session. If a consumer begins on its channel, begun waits for that: a caller that gave up in the
+// middle could only close the channel, and the acknowledgements that the broker has not stored would be lost.
 func (r *receiver) begun(ctx context.Context) *session {
 	r.mu.Lock()
 	s, o := r.sess, r.reopening

@@ -140,7 +140,8 @@ COMMENT ON INDEX "waybill"."waybill_outbox_retry" IS 'retries, by time';
 CREATE INDEX "waybill_outbox_hold" ON "waybill"."waybill_outbox" (hold) WHERE hold <> 0;
 COMMENT ON INDEX "waybill"."waybill_outbox_hold" IS 'what a session holds';
 -- Statements about a key do not say that seq > 0, so the planner cannot take this index for them. Without statistics of
--- retries and holds it takes this one for cheaper than the next one, and passes the dead entries of all keys for each key.
+-- retries and holds it takes this one for cheaper than the next one, and passes the dead entries of all keys for each
+-- key.
 CREATE INDEX "waybill_outbox_waiting" ON "waybill"."waybill_outbox" (route, seq) WHERE (retry OR hold <> 0) AND seq > 0;
 COMMENT ON INDEX "waybill"."waybill_outbox_waiting" IS 'retries and holds of a route, for its new owner';
 CREATE INDEX "waybill_outbox_waiting_key" ON "waybill"."waybill_outbox" (route, key, seq) WHERE (retry OR hold <> 0) AND key <> '';
