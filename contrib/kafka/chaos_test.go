@@ -141,6 +141,21 @@ func (c *chaos) storm(ctx context.Context) error {
 	return nil
 }
 
+// limit gives relay and consumers quotas of so many bytes a second and node; 0 = none.
+func (c *chaos) limit(rate float64) error {
+	var all []kadm.AlterClientQuotaEntry
+	for user, key := range map[string]string{"relay": "producer_byte_rate", "consumer": "consumer_byte_rate"} {
+		all = append(all, kadm.AlterClientQuotaEntry{
+			Entity: kadm.ClientQuotaEntity{{Type: "user", Name: &user}}, Ops: []kadm.AlterClientQuotaOp{{Key: key, Value: rate, Remove: rate == 0}},
+		})
+	}
+	res, err := c.admin.AlterClientQuotas(c.t.Context(), all)
+	for _, r := range res {
+		err = errors.Join(err, r.Err)
+	}
+	return err
+}
+
 // deleteBus deletes the topic of the bus, when all messages have had their effect, and has an operator make it anew.
 func (c *chaos) deleteBus() (func() error, error) {
 	ctx := c.t.Context()
@@ -196,6 +211,9 @@ func (c *chaos) strikes() []strike {
 			return func() error { return errors.Join(names(), s.grant(c.t.Context(), rights)) }, s.revoke(c.t.Context(), rights)
 		}
 	}
+	slow := func() (func() error, error) {
+		return func() error { return c.limit(0) }, c.limit(20_000)
+	}
 	bus, group := c.opts.Bus, c.opts.Bus+"."+killtest.Queue
 	return []strike{
 		{"the leader is killed", kill(c.leader), false},
@@ -206,6 +224,7 @@ func (c *chaos) strikes() []strike {
 			return func() error { return c.move(1, 3) }, c.move(0, 2)
 		}, false},
 		{"consumers come and go", during(c.storm), false},
+		{"quotas slow all of them down", slow, false},
 		{"the relay may not write", deny("relay", bus, func() error { return c.names(c.relay, "TOPIC_AUTHORIZATION_FAILED", "rights") }), true},
 		{"the consumers may not read", deny("consumer", bus, func() error { return c.names(c.eaten, "TOPIC_AUTHORIZATION_FAILED", "rights") }), true},
 		{"the consumers lose their group", deny("consumer", group, func() error { return c.names(c.eaten, "GROUP_AUTHORIZATION_FAILED", "rights") }), true},

@@ -104,6 +104,9 @@ func WaitForFlights(ctx context.Context, t *Transport) {
 	poll(ctx, t, func() bool { return len(t.flights) == 0 })
 }
 
+// Buffered returns how many records the client holds.
+func Buffered(t *Transport) int64 { return t.client.BufferedProduceRecords() }
+
 func poll(ctx context.Context, t *Transport, done func() bool) {
 	for ctx.Err() == nil {
 		t.mu.Lock()

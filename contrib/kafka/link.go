@@ -18,11 +18,13 @@ type link struct {
 	mu    sync.Mutex
 	err   error     // of the last attempt
 	since time.Time // of the first that failed since one succeeded
+	quota time.Time // until then a quota has the client wait
 }
 
 var (
-	_ kgo.HookBrokerConnect = (*link)(nil)
-	_ kgo.HookBrokerRead    = (*link)(nil)
+	_ kgo.HookBrokerConnect  = (*link)(nil)
+	_ kgo.HookBrokerRead     = (*link)(nil)
+	_ kgo.HookBrokerThrottle = (*link)(nil)
 )
 
 func (l *link) note(err error) {
@@ -48,6 +50,13 @@ func (l *link) OnBrokerRead(_ kgo.BrokerMetadata, _ int16, _ int, _, _ time.Dura
 	}
 }
 
+// OnBrokerThrottle is called by the client: a broker has it wait before the next request.
+func (l *link) OnBrokerThrottle(_ kgo.BrokerMetadata, d time.Duration, _ bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.quota = time.Now().Add(d)
+}
+
 // moment is for how long a lost connection is not worth a word.
 const moment = 2 * time.Second
 
@@ -61,10 +70,14 @@ func (l *link) broken(op string) error {
 	return classify(op, l.err)
 }
 
-// because returns err, the end of a wait, with the last error of the link.
+// because returns err, the end of a wait, with the last error of the link, or the quota that it met.
 func (l *link) because(op string, err error) *waybill.Error {
 	l.mu.Lock()
 	cause := l.err
+	if left := time.Until(l.quota); cause == nil && left > 0 {
+		cause = fmt.Errorf("the brokers have this client wait for %s, by a quota of its user or client id: raise producer_byte_rate, "+
+			"consumer_byte_rate or request_percentage", left.Round(time.Millisecond))
+	}
 	l.mu.Unlock()
 	if cause == nil || errors.Is(err, cause) || !matches(err, context.Canceled, context.DeadlineExceeded) {
 		return classify(op, err)

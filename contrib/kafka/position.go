@@ -62,13 +62,11 @@ func (p *position) find(offset int64) (int, bool) {
 
 // fetched takes the next record of the partition. Listed messages before it are not in the log any more.
 func (p *position) fetched(rec *kgo.Record, tick uint64) {
-	for i := 0; i < len(p.entries) && p.entries[i].offset < rec.Offset; {
-		if p.entries[i].record == nil && p.entries[i].offset >= p.next {
-			p.entries = slices.Delete(p.entries, i, i+1)
-			p.dirty = true
-			continue
-		}
-		i++
+	first, _ := p.find(p.next)
+	last, _ := p.find(rec.Offset)
+	if first < last {
+		p.entries = slices.Delete(p.entries, first, last)
+		p.dirty = true
 	}
 	if p.next < 0 {
 		p.high = rec.Offset

@@ -60,6 +60,7 @@ func contributed() []mutant {
 		mutant{id: "kafka-undo", fault: "a settle that failed is stored later", file: settle, old: "h.p.undo(h.e)", new: "h.p.dirty = true", tests: "^TestFailedSettleIsUndone$"},
 		mutant{id: "kafka-drain", fault: "a partition moves while its handlers run", file: receiver, old: "left = left || p.outs > 0", new: "left = left || p.outs < 0", tests: "^TestHandOverWaitsForHandlers$"},
 		mutant{id: "kafka-tell", fault: "a handler is not told that its delivery is another's", file: receiver, old: "tell = append(tell, h.lost)", new: "_ = h.lost", tests: "^TestHandOverTellsHandlers$"},
+		mutant{id: "kafka-quota", fault: "a message that waits for a quota is merely late", file: "contrib/kafka/link.go", old: "cause == nil && left > 0", new: "cause == nil && left < 0", tests: "^TestQuotaIsNamed$"},
 		mutant{id: "kafka-synced", fault: "two replicas count as synced", file: "contrib/kafka/topics.go", old: "d.Partitions.NumReplicas() >= 3", new: "d.Partitions.NumReplicas() >= 2", tests: "^TestSynced$"},
 	)...)
 	const gorm = "contrib/gorm/gorm.go"
