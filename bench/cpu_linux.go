@@ -9,7 +9,8 @@ import (
 	"time"
 )
 
-// cpuTimes is the CPU time that processes have used so far, or between two readings. Redis counts as rabbitmq.
+// cpuTimes is the CPU time that processes have used so far, or between two readings. Redis and Kafka count as
+// rabbitmq.
 type cpuTimes struct{ self, postgres, rabbitmq time.Duration }
 
 func (c cpuTimes) total() time.Duration { return c.self + c.postgres + c.rabbitmq }
@@ -37,7 +38,7 @@ func readCPU() cpuTimes {
 		case p.name == "postgres":
 			postmaster = p.pid
 			c.postgres += p.used + p.children
-		case strings.HasPrefix(p.name, "beam"), p.name == "redis-server":
+		case strings.HasPrefix(p.name, "beam"), p.name == "redis-server", p.name == "java":
 			c.rabbitmq += p.used
 		}
 	}

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/relay"
 	"github.com/waybill-go/waybill/store/postgres"
 )
@@ -115,15 +116,21 @@ func arrivals(url string, c *clocks) (stop func() error, err error) {
 	return conn.Close, nil
 }
 
+// paced sends messages at a rate, and returns how long each took to its arrival at queue bench.
 func paced(ctx context.Context, env *servers, s scale, rate int, send func(i uint64, body []byte, c *clocks) error) (_ []time.Duration, err error) {
 	drop, err := env.queue(ctx, "bench")
 	if err != nil {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, drop()) }()
+	return pacedTo(s, rate, func(c *clocks) (func() error, error) { return arrivals(env.url, c) }, send)
+}
+
+// pacedTo is paced for any broker: arrive notes what arrives, until it is stopped.
+func pacedTo(s scale, rate int, arrive func(*clocks) (stop func() error, err error), send func(i uint64, body []byte, c *clocks) error) (_ []time.Duration, err error) {
 	n := int(s.paced.Seconds() * float64(rate))
 	c := newClocks(n)
-	stop, err := arrivals(env.url, c)
+	stop, err := arrive(c)
 	if err != nil {
 		return nil, err
 	}
@@ -172,42 +179,50 @@ func directLatency(ctx context.Context, env *servers, s scale) (_ []time.Duratio
 }
 
 func outboxLatency(wake bool) func(context.Context, *servers, scale) ([]time.Duration, error) {
-	return func(ctx context.Context, env *servers, s scale) (_ []time.Duration, err error) {
-		db, err := env.database(ctx, postgres.Options{DisableNotify: wake})
-		if err != nil {
-			return nil, err
-		}
-		defer db.close(ctx)
+	return func(ctx context.Context, env *servers, s scale) ([]time.Duration, error) {
 		bus, err := env.bus(ctx)
 		if err != nil {
 			return nil, err
 		}
 		defer bus.Close(ctx) //nolint:errcheck // everything has arrived
-		outbox, err := db.open(postgres.Options{DisableNotify: wake})
-		if err != nil {
-			return nil, err
-		}
-		r, err := relay.New(outbox, bus, relay.Options{})
-		if err != nil {
-			return nil, err
-		}
-		runCtx, stop := context.WithCancel(ctx)
-		g, runCtx := errgroup.WithContext(runCtx)
-		g.Go(func() error { return r.Run(runCtx) })
-		defer func() { stop(); err = errors.Join(err, g.Wait()) }()
-		return paced(ctx, env, s, pacedRate, func(i uint64, body []byte, c *clocks) error {
-			err := pgx.BeginFunc(ctx, db.pool, func(tx pgx.Tx) error {
-				if err := business(ctx, tx); err != nil {
-					return err
-				}
-				_, err := db.outbox.Stage(ctx, tx, waybill.RawMessage("bench.topic", "application/octet-stream", body))
+		return staged(ctx, env, bus, wake, func(send sender) ([]time.Duration, error) { return paced(ctx, env, s, pacedRate, send) })
+	}
+}
+
+// sender sends a message, and notes when.
+type sender func(i uint64, body []byte, c *clocks) error
+
+// staged runs a relay to bus while run sends messages by Stage.
+func staged(ctx context.Context, env *servers, bus core.Publisher, wake bool, run func(sender) ([]time.Duration, error)) (_ []time.Duration, err error) {
+	db, err := env.database(ctx, postgres.Options{DisableNotify: wake})
+	if err != nil {
+		return nil, err
+	}
+	defer db.close(ctx)
+	outbox, err := db.open(postgres.Options{DisableNotify: wake})
+	if err != nil {
+		return nil, err
+	}
+	r, err := relay.New(outbox, bus, relay.Options{})
+	if err != nil {
+		return nil, err
+	}
+	runCtx, stop := context.WithCancel(ctx)
+	g, runCtx := errgroup.WithContext(runCtx)
+	g.Go(func() error { return r.Run(runCtx) })
+	defer func() { stop(); err = errors.Join(err, g.Wait()) }()
+	return run(func(i uint64, body []byte, c *clocks) error {
+		err := pgx.BeginFunc(ctx, db.pool, func(tx pgx.Tx) error {
+			if err := business(ctx, tx); err != nil {
 				return err
-			})
-			c.note(c.sent, i, time.Now())
-			if wake {
-				r.Wake()
 			}
+			_, err := db.outbox.Stage(ctx, tx, waybill.RawMessage("bench.topic", "application/octet-stream", body))
 			return err
 		})
-	}
+		c.note(c.sent, i, time.Now())
+		if wake {
+			r.Wake()
+		}
+		return err
+	})
 }
