@@ -306,3 +306,52 @@ func TestProbeBesideHandlersThatRun(t *testing.T) {
 		wantDepth(t, f.bus, memtransport.Depth{})
 	})
 }
+
+// Beside a handler that runs for a message that came again, the others have work as soon as an outage is over: the
+// broker sends more than the probe needed.
+func TestAllHandlersWorkBesideAMessageThatCameAgain(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		patience.BudgetOf(t).Time(2*time.Hour, "a handler runs for so long")
+		f := &far{bus: declared(t), trip: time.Millisecond}
+		f.send(t, messages(1, waybill.ID("slow-1"))...)
+		dies, err := f.bus.Subscribe(t.Context(), core.Subscription{Queue: queue})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if ds, err := dies.Receive(t.Context(), 1); len(ds) != 1 || err != nil {
+			t.Fatal(ds, err)
+		}
+		if err := dies.Close(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		var down atomic.Bool
+		var good, running, most atomic.Int32
+		stop := start(t, &sending{f}, consumer.Options{Concurrency: 4}, waybill.Subscription{}, handle(func(_ context.Context, d *waybill.Delivery) error {
+			switch {
+			case down.Load():
+				return waybill.Outage(errBoom)
+			case strings.HasPrefix(d.Envelope.ID, "slow"):
+				travel(time.Hour)
+				return nil
+			}
+			most.Store(max(most.Load(), running.Add(1)))
+			travel(time.Second)
+			running.Add(-1)
+			good.Add(1)
+			return nil
+		}))
+		patience.Pass(t, time.Minute) // it runs
+		down.Store(true)
+		f.publish(t, 30)
+		patience.Pass(t, time.Minute)
+		down.Store(false)
+		patience.Pass(t, 2*time.Minute)
+		if n, m := good.Load(), most.Load(); n != 30 || m != 3 {
+			t.Errorf("%d of 30 were handled, %d at a time beside the handler that runs, want 3", n, m)
+		}
+		patience.Pass(t, time.Hour)
+		stop()
+		wantDepth(t, f.bus, memtransport.Depth{})
+	})
+}
