@@ -355,3 +355,103 @@ func TestAllHandlersWorkBesideAMessageThatCameAgain(t *testing.T) {
 		wantDepth(t, f.bus, memtransport.Depth{})
 	})
 }
+
+// CO-05: after an outage the message that probes takes an hour. The others do not wait for it: one more at a time
+// probes, and the first that ends well ends the pause.
+func TestProbeThatTakesLong(t *testing.T) {
+	t.Parallel()
+	for name, sub := range map[string]waybill.Subscription{"any order": {}, "in order": {InOrder: true}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				patience.BudgetOf(t).Time(2*time.Hour, "a handler runs for so long")
+				f := &far{bus: declared(t), trip: time.Millisecond}
+				var up atomic.Bool
+				var good, slow atomic.Int32
+				stop := start(t, f, consumer.Options{Concurrency: 4}, sub, handle(func(_ context.Context, d *waybill.Delivery) error {
+					switch {
+					case !up.Load():
+						return waybill.Outage(errBoom)
+					case strings.HasPrefix(d.Envelope.ID, "slow"):
+						slow.Add(1)
+						travel(time.Hour)
+						return nil
+					}
+					good.Add(1)
+					return nil
+				}))
+				f.send(t, messages(1, waybill.ID("slow-1"))...)
+				f.send(t, messages(1, waybill.ID("slow-2"))...)
+				patience.Pass(t, 10*time.Second)
+				up.Store(true)
+				patience.Pass(t, 2*time.Minute) // both probe
+				for i := range 20 {
+					f.send(t, messages(1, waybill.ID(fmt.Sprint("good-", i)))...)
+				}
+				patience.Pass(t, 2*time.Minute)
+				if n, m := good.Load(), slow.Load(); n != 20 || m != 2 {
+					t.Errorf("%d of 20 were handled, and %d of 2 run", n, m)
+				}
+				patience.Pass(t, time.Hour)
+				stop()
+				wantDepth(t, f.bus, memtransport.Depth{})
+			})
+		})
+	}
+}
+
+// A message that probed for so long that others could probe beside it, and came to a good end, ends the pause, too.
+func TestProbeThatTookLongEndsThePause(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		patience.BudgetOf(t).Time(2*time.Hour, "a handler runs for so long")
+		f := &far{bus: declared(t), trip: time.Millisecond}
+		var up atomic.Bool
+		c := newConsumer(t, f, consumer.Options{Concurrency: 4})
+		err := c.Handle(waybill.Subscription{Queue: queue}, handle(func(context.Context, *waybill.Delivery) error {
+			if !up.Load() {
+				return waybill.Outage(errBoom)
+			}
+			travel(time.Hour)
+			return nil
+		}))
+		if err != nil {
+			t.Fatal(err)
+		}
+		stop := run(t, c)
+		f.send(t, messages(1)...)
+		patience.Pass(t, 10*time.Second)
+		up.Store(true)
+		patience.Pass(t, 90*time.Minute)
+		if check, _ := c.Health(t.Context()).Check("queue " + queue); check.Status != waybill.HealthOK {
+			t.Errorf("the only message has come to a good end: %+v", check)
+		}
+		stop()
+		wantDepth(t, f.bus, memtransport.Depth{})
+	})
+}
+
+// Probes that take long are as many as handlers are free: no more messages are held that only wait.
+func TestProbesAreAsManyAsHandlers(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		patience.BudgetOf(t).Time(6*time.Hour, "a handler runs for so long")
+		f := &far{bus: declared(t), trip: time.Millisecond}
+		var up atomic.Bool
+		stop := start(t, f, consumer.Options{Concurrency: 2}, waybill.Subscription{Prefetch: 10}, handle(func(context.Context, *waybill.Delivery) error {
+			if !up.Load() {
+				return waybill.Outage(errBoom)
+			}
+			travel(time.Hour)
+			return nil
+		}))
+		f.publish(t, 5)
+		patience.Pass(t, 10*time.Second)
+		up.Store(true)
+		patience.Pass(t, 30*time.Minute)
+		wantDepth(t, f.bus, memtransport.Depth{Ready: 3, Held: 2})
+		patience.Pass(t, 4*time.Hour)
+		stop()
+		wantDepth(t, f.bus, memtransport.Depth{})
+	})
+}

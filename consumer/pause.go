@@ -15,6 +15,7 @@ import (
 //   probing  --outage of the probe-->    paused    (for twice as long, 30 s at most)
 //   probing  --healthy probe-->          open
 //   probing  --any other end-->          probing   (the next message probes)
+//   probing  --the probe takes long-->   probing   (the next message probes, too)
 
 // The states of a subscription in outages.
 type pauseState uint8
@@ -22,7 +23,7 @@ type pauseState uint8
 const (
 	open    pauseState = iota // everything runs
 	paused                    // nothing is received until the delay is over
-	probing                   // one message at a time is handled, until one meets no outage
+	probing                   // one message at a time begins, until one meets no outage
 )
 
 // pause is an outage of a dependency of the handlers, or of the broker's. The runner's mu guards it.
@@ -46,13 +47,39 @@ func (p *pause) begin(delay time.Duration, cause error) {
 	p.state = paused
 }
 
-// endProbe reports whether m was the probe. It is none any more.
-func (p *pause) endProbe(m *message) bool {
-	if p.probe != m {
-		return false
+// leastTrial is for how long a probe is waited for at least.
+const leastTrial = time.Second
+
+// try has m probe. A handler may take hours, and its message says nothing until then: if m takes longer than the latest
+// pause, and a handler has nothing to do, the next message probes beside it. mu is held.
+func (r *runner) try(m *message) {
+	p := &r.pause
+	p.probe, m.probes = m, true
+	var passed func()
+	again := func() { time.AfterFunc(max(p.delay, leastTrial), passed) }
+	passed = func() {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		switch {
+		case p.probe != m || r.stopping:
+		case r.running >= r.limit:
+			again()
+		default:
+			p.probe = nil
+			r.bell.ring()
+			r.kick()
+		}
 	}
-	p.probe = nil
-	return true
+	again()
+}
+
+// endProbe reports whether m is the probe, or was it. It is none any more.
+func (p *pause) endProbe(m *message) bool {
+	was := p.probe == m || m.probes
+	if m.probes = false; p.probe == m {
+		p.probe = nil
+	}
+	return was
 }
 
 // waits reports whether the delay of a pause is not over.

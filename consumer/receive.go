@@ -239,7 +239,7 @@ func (r *runner) place(ctx context.Context, messages []message) {
 				continue
 			}
 			if probes {
-				p.probe = m
+				r.try(m)
 			}
 			r.add(m)
 		}

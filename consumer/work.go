@@ -54,8 +54,8 @@ func (r *runner) next() job {
 	if !pick.again.IsZero() {
 		r.kickAt(pick.again)
 	}
-	if probes {
-		p.probe = pick.job.lead
+	if m := pick.job.lead; probes && m != nil {
+		r.try(m)
 	}
 	return pick.job
 }
