@@ -23,7 +23,6 @@ type message struct {
 	merged   bool        // its stamp was merged into the clock
 	storing  bool        // its verdict is being stored, and its key waits for that
 	unstored bool        // its verdict could not be stored yet
-	probes   bool        // it is or was the probe of a pause, and has not ended
 	locked   bool        // another program has locked it, and its verdict waits for that
 	bytes    int64       // of its body
 	again    bool        // it came before, and may have ended its process

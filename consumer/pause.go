@@ -29,11 +29,12 @@ const (
 // pause is an outage of a dependency of the handlers, or of the broker's. The runner's mu guards it.
 type pause struct {
 	state pauseState
-	n     int           // pauses in a row
-	delay time.Duration // of the current pause
-	until time.Time     // its end, by the monotonic clock
-	probe *message      // the message on trial
-	cause string        // the latest outage
+	n     int               // pauses in a row
+	delay time.Duration     // of the current pause
+	until time.Time         // its end, by the monotonic clock
+	probe *message          // the message on trial
+	slow  map[*message]bool // those that were, took long, and have not ended
+	cause string            // the latest outage
 	// handlers says that a handler reported the outage, so that a message must probe.
 	handlers bool
 }
@@ -54,7 +55,7 @@ const leastTrial = time.Second
 // pause, and a handler has nothing to do, the next message probes beside it. mu is held.
 func (r *runner) try(m *message) {
 	p := &r.pause
-	p.probe, m.probes = m, true
+	p.probe = m
 	var passed func()
 	again := func() { time.AfterFunc(max(p.delay, leastTrial), passed) }
 	passed = func() {
@@ -65,7 +66,10 @@ func (r *runner) try(m *message) {
 		case r.running >= r.limit:
 			again()
 		default:
-			p.probe = nil
+			if p.probe = nil; p.slow == nil {
+				p.slow = map[*message]bool{}
+			}
+			p.slow[m] = true
 			r.bell.ring()
 			r.kick()
 		}
@@ -75,8 +79,9 @@ func (r *runner) try(m *message) {
 
 // endProbe reports whether m is the probe, or was it. It is none any more.
 func (p *pause) endProbe(m *message) bool {
-	was := p.probe == m || m.probes
-	if m.probes = false; p.probe == m {
+	was := p.probe == m || p.slow[m]
+	delete(p.slow, m)
+	if p.probe == m {
 		p.probe = nil
 	}
 	return was
