@@ -4,6 +4,7 @@ import (
 	"context"
 	"sync"
 	"testing"
+	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/event"
@@ -59,7 +60,7 @@ func TestWritesAskForTheJournal(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = bus.Close(context.Background()) }()
-	r, err := relay.New(s, bus, relay.Options{Logger: quiet})
+	r, err := relay.New(s, bus, relay.Options{Logger: quiet, Lease: time.Minute})
 	if err == nil {
 		_, err = r.RunOnce(t.Context())
 	}

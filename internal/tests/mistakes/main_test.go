@@ -407,6 +407,9 @@ func (r *running) stop() time.Duration {
 
 func dial(tb testing.TB, url string, opts rabbitmq.Options) *rabbitmq.Transport {
 	tb.Helper()
+	if opts.ConnectTimeout == 0 {
+		opts.ConnectTimeout = patience.For(rabbitmq.DefaultConnectTimeout) // as by default, on an idle machine
+	}
 	if opts.Logger == nil {
 		opts.Logger, _ = newLog(tb)
 	}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/internal/patience"
 	"github.com/waybill-go/waybill/internal/testenv"
 	"github.com/waybill-go/waybill/transport/rabbitmq"
 )
@@ -76,7 +77,9 @@ func (d *day) republisher(nodes []*testenv.RabbitMQServer) func() {
 	}
 	var all []*rabbitmq.Transport
 	for _, n := range nodes {
-		bus, err := rabbitmq.Dial(d.Context(), n.AMQPURL("/"), rabbitmq.Options{PublishConnections: 1, PublishTimeout: 3 * time.Second, Logger: d.base.logger})
+		bus, err := rabbitmq.Dial(d.Context(), n.AMQPURL("/"), rabbitmq.Options{
+			PublishConnections: 1, ConnectTimeout: patience.For(rabbitmq.DefaultConnectTimeout), PublishTimeout: 3 * time.Second, Logger: d.base.logger,
+		})
 		if err != nil {
 			d.Fatal(err)
 		}

@@ -22,6 +22,7 @@ import (
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/hlc"
 	"github.com/waybill-go/waybill/inbox"
+	"github.com/waybill-go/waybill/internal/patience"
 	"github.com/waybill-go/waybill/internal/sharedtest"
 	"github.com/waybill-go/waybill/internal/testenv"
 	"github.com/waybill-go/waybill/internal/tier"
@@ -123,7 +124,8 @@ func (m *member) bus(ctx context.Context) (*rabbitmq.Transport, error) {
 	connect := m.connect
 	connect.Hosts, connect.Heartbeat = m.Hosts, time.Second
 	return rabbitmq.Dial(ctx, m.Broker, rabbitmq.Options{
-		Connection: connect, Lazy: true, ReconnectMax: 200 * time.Millisecond, ConnectTimeout: 5 * time.Second, PublishTimeout: 3 * time.Second, Logger: m.logger,
+		Connection: connect, Lazy: true, ReconnectMax: 200 * time.Millisecond, ConnectTimeout: patience.For(5 * time.Second), PublishTimeout: 3 * time.Second,
+		Logger: m.logger,
 	})
 }
 
