@@ -69,6 +69,15 @@ type blames struct {
 	well    uint64        // the greatest begun of a message that met no outage
 	cause   string        // the latest outage of one message alone
 	longest time.Duration // that a message is away
+	trip    time.Duration // of the latest settles: about how long the broker takes
+}
+
+// settled notes that the broker took so long for a settle. One that took very long counts little.
+func (a *blames) settled(took time.Duration) {
+	if a.trip == 0 {
+		a.trip = took
+	}
+	a.trip = min(took, 2*a.trip)
 }
 
 // outage is what the runner must know of an outage.
@@ -210,10 +219,11 @@ func (r *runner) sendAway(m *message, v *verdict) {
 }
 
 // ownPause returns the pause of a message that meets outages alone. Such messages take half of one handler's time
-// together, at most, unless they are too many for maxOwnPause.
+// together, at most, unless they are too many for maxOwnPause. The time to settle one counts, too: a broker that
+// delivers first what is due would else deliver nothing else, once all of them take longer to come than their pauses.
 func (r *runner) ownPause(v *verdict) time.Duration {
 	all := r.load.blames.alone(time.Now()) + 1
-	return max(r.pauseDelay(v.of.alone), min(time.Duration(2*all)*v.took, maxOwnPause))
+	return max(r.pauseDelay(v.of.alone), min(time.Duration(2*all)*(v.took+r.load.blames.trip), maxOwnPause))
 }
 
 // settleLater has m come again after delay, or the longest time if that is less. mu is held.

@@ -350,6 +350,56 @@ func TestSlowOutagesLeaveTimeToOthers(t *testing.T) {
 	}
 }
 
+// CO-05: messages that meet an outage at once leave half of the round trips to the others. The broker delivers first
+// what is due, and all that fail together take longer to come than the pause of one lasts.
+func TestQuickOutagesLeaveRoundTripsToOthers(t *testing.T) {
+	t.Parallel()
+	for _, ahead := range []bool{false, true} {
+		t.Run(fmt.Sprint("ahead ", ahead), func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				patience.BudgetOf(t).Time(20*time.Minute, "two probes for each of 60 bad messages")
+				patience.BudgetOf(t).Calls(1000, "pauses of 20 ms")
+				f := &far{bus: declared(t), trip: 4 * time.Millisecond}
+				f.dueFirst = true
+				f.redeliver = func(d *waybill.Delivery) {
+					if isBad(d) {
+						d.Redeliveries = 1 // so that few are held
+					}
+				}
+				var on core.Subscriber = f
+				if ahead {
+					on = &sending{f}
+				}
+				var good atomic.Int64
+				o := consumer.Options{Concurrency: 2, Pause: waybill.Backoff{Base: 20 * time.Millisecond, Cap: 100 * time.Millisecond}}
+				stop := start(t, on, o, waybill.Subscription{}, of(false, func(d *waybill.Delivery) error {
+					if isBad(d) {
+						return waybill.Outage(errBoom)
+					}
+					good.Add(1)
+					return nil
+				}))
+				defer stop()
+				f.send(t, append(bads(60), messages(20)...)...)
+				patience.Pass(t, 5*time.Minute)
+				if n := good.Load(); n != 20 {
+					t.Errorf("%d of 20 are handled, %+v", n, f.Depth(queue))
+				}
+				es := messages(100)
+				for i := range es {
+					es[i].ID = fmt.Sprint("later-", i)
+				}
+				f.send(t, es...)
+				patience.Pass(t, 10*time.Second)
+				if n := good.Load(); n != 120 {
+					t.Errorf("%d of 120 are handled, %+v", n, f.Depth(queue))
+				}
+			})
+		})
+	}
+}
+
 // A broker that was told to send one message for a probe is told of the others when the outage is that of one message
 // alone, also if that one came again: all handlers work beside it.
 func TestHandlersWorkBesideAMessageThatCameAgain(t *testing.T) {

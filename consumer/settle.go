@@ -176,8 +176,9 @@ func (r *runner) settleAll(l *settleWorker) {
 		switch {
 		case len(batch.list) > 0:
 			r.awaitFlow(l, &batch)
+			begin := time.Now()
 			results := r.settleBatch(r.settleCtx, l.session, batch)
-			r.announce(r.afterSettle(l, batch, results))
+			r.announce(r.afterSettle(l, batch, results, time.Since(begin)))
 		case waits:
 			l = r.awaitWorker()
 		default:
@@ -255,12 +256,13 @@ func (r *runner) awaitWorker() *settleWorker {
 //  1. A verdict that failed, and must be stored again, leaves its message held (retrySettle).
 //  2. Any other message is over. If its key waited for that, the next one goes. With InOrder a message that was not
 //     parked comes again: then those behind it go back (yield).
-//  3. The number of held messages adapts to the rate.
+//  3. The number of held messages adapts to the rate, and the pauses of messages alone to the time that it took.
 //  4. The first failure begins a pause; the last stored verdict ends it. The pause's change is for announce (pause.go).
 //  5. Handlers begin what may begin now, and the receive loop asks for more.
-func (r *runner) afterSettle(l *settleWorker, batch acks, results core.Results) (t turn) {
+func (r *runner) afterSettle(l *settleWorker, batch acks, results core.Results, took time.Duration) (t turn) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	r.load.blames.settled(took)
 	var failed error
 	over, moved, unstored := 0, false, r.unstored.any()
 	for i, m := range batch.of {

@@ -31,9 +31,18 @@ func compare(a, b *node, path string, paths *[]string) {
 // onlyOne adds the settings that one side alone has.
 func onlyOne(a, b *node, path string, paths *[]string) {
 	for _, n := range []*node{a, b} {
-		if n != nil && n.kind == dict && len(n.keys) > 0 && (a == nil || b == nil) {
+		if n == nil || a != nil && b != nil {
+			continue
+		}
+		if n.kind == dict && len(n.keys) > 0 {
 			for _, key := range n.keys {
 				onlyOne(n.fields[key], nil, join(path, key), paths)
+			}
+			return
+		}
+		if n.kind == list && len(n.items) > 0 && !slices.ContainsFunc(n.items, func(i *node) bool { return i.kind != dict }) {
+			for i, item := range n.items {
+				onlyOne(item, nil, fmt.Sprintf("%s[%d]", path, i), paths)
 			}
 			return
 		}

@@ -18,9 +18,9 @@ func TestDiff(t *testing.T) {
 		}
 		return l
 	}
-	a := load("a: 1\nb: {c: x, d: [1, {e: 2}]}\nsame: {x: [y]}\ngone: {k: v, l: {m: n}}\nkind: text\n")
-	b := load("a: 2\nb: {c: x, d: [1, {e: 3}, 4]}\nsame: {x: [y]}\nnew: [1]\nkind: [text]\n")
-	want := []string{"a", "b.d[1].e", "b.d[2]", "gone.k", "gone.l.m", "kind", "new"}
+	a := load("a: 1\nb: {c: x, d: [1, {e: 2}]}\nsame: {x: [y]}\ngone: {k: v, l: {m: n}}\nkind: text\nr: {k: v}\n")
+	b := load("a: 2\nb: {c: x, d: [1, {e: 3}, 4]}\nsame: {x: [y]}\nnew: [1]\nkind: [text]\nr: {k: v, routes: [{paused: true}, {}]}\n")
+	want := []string{"a", "b.d[1].e", "b.d[2]", "gone.k", "gone.l.m", "kind", "new", "r.routes[0].paused", "r.routes[1]"}
 	if diff := cmp.Diff(want, config.Diff(a, b)); diff != "" {
 		t.Error(diff)
 	}

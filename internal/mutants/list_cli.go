@@ -22,6 +22,7 @@ func commanded() []mutant {
 	)
 	all = append(all, group{pkg: "./cli/config"}.of(
 		mutant{id: "cli-key-twice", fault: "a key that is given twice hides the other problems of the file", file: "cli/config/tree.go", old: ", parser.AllowDuplicateMapKey())", new: ")", tests: "^TestKeyGivenTwice$"},
+		mutant{id: "cli-diff-list", fault: "a route that is paused for the first time is said to need a restart", file: "cli/config/diff.go", old: "if n.kind == list && len(n.items) > 0", new: "if n.kind == list && len(n.items) > 99", tests: "^TestDiff$"},
 		mutant{id: "config-policy-section", fault: "the settings of a store or transport cannot name a retry policy", file: "cli/config/decode.go", old: "node: n, policies: d.policies", new: "node: n", tests: "^TestNamedRetryPolicies$"},
 		mutant{id: "config-policy-twice", fault: "a mistake in a retry policy is told of each setting that names it", file: "cli/config/decode.go", old: "		of := decoder{}\n		of.into(d.policies.fields[n.text], join(PolicyKey, n.text), v)", new: "		d.into(d.policies.fields[n.text], path, v)", tests: "^TestNamedRetryPolicies$"},
 		mutant{id: "cli-service-link", fault: "the variables of a Kubernetes Service are settings", file: load, old: "serviceLink(path, value) || ", new: "", tests: "^TestServiceLinks$"},

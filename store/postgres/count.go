@@ -11,8 +11,13 @@ import (
 	"github.com/waybill-go/waybill/core/rules"
 )
 
-// countExact bounds the rows of each part of a route that are counted one by one.
-const countExact = 10_000
+const (
+	// countExact bounds the rows of each part of a route that are counted one by one.
+	countExact = 10_000
+	// countWalk bounds the rows of a route that are passed in search of ready ones, those among them that
+	// Options.Retention keeps.
+	countWalk = 100_000
+)
 
 // The arithmetic of [rules.Sample].
 const (
@@ -44,19 +49,37 @@ const (
 // seen in the order of their times: if all that were seen are due, all are. Held rows lie at the beginning of a route,
 // and are few as a rule: their own index counts them.
 //
+// The search for ready rows begins at a floor, behind which a new owner would read: no row before it is ready, but for
+// some that are held. So neither kept rows nor dead ones are passed. If a record that waits holds the floor back, the
+// search ends after $3 rows, and a sample stands for the rows behind them.
+//
+//	floors  the floor of each route
+//	holds   the held rows, up to the bound
 //	rows    the first rows of each part, up to the bound
+//	ends    the routes whose search for ready rows ended before the bound, and where
 //	kinds   their numbers by state and reason
-//	big     the parts that have reached the bound; last is the last sequence seen, null if they are seen by time
+//	big     the parts that have reached a bound; last is the last sequence seen, null if they are seen by time
 //	strata  for each route with such a part: its sequences, in size strata of a width
 //	places  a sequence in each stratum
 //	hits    the rows at these places, behind last, by state and reason
-//	holds   the held rows, up to the bound
 //	sums    the estimates of the big parts
 const countSQL = `
-WITH RECURSIVE ` + allRoutesSQL + `, rows AS (
-    SELECT r.route, x.* FROM routes r CROSS JOIN LATERAL (
-        (SELECT 'ready' AS part, ` + stateSQL + ` AS state, '' AS reason, o.ready_since, o.seq, true AS due FROM {outbox} o
-            WHERE o.route = r.route AND o.seq > 0 AND o.settled_at IS NULL AND o.due_at IS NULL ORDER BY o.seq LIMIT $1)
+WITH RECURSIVE ` + allRoutesSQL + `, floors AS MATERIALIZED (
+    SELECT r.route, greatest(least(
+        coalesce((SELECT min(un.read_after) FROM {partitions} un WHERE un.route = r.route), (SELECT ro.read_after FROM {routes} ro WHERE ro.route = r.route), 0),
+        (SELECT min(c.seq) - 1 FROM {notices} c WHERE c.route = r.route AND c.seq > 0)), 0) AS floor
+    FROM routes r
+), holds AS MATERIALIZED (
+    SELECT o.route, CASE WHEN o.retry THEN 'retry' ELSE 'ready' END AS part, o.hold, ` + stateSQL + ` AS state, o.ready_since, o.seq,
+           o.seq > 0 AND o.settled_at IS NULL AND o.due_at IS NULL AS ready
+    FROM {outbox} o WHERE o.hold <> 0 ORDER BY o.hold LIMIT $1
+), rows AS (
+    SELECT r.route, x.* FROM floors r CROSS JOIN LATERAL (
+        (SELECT 'ready' AS part, ` + stateSQL + ` AS state, '' AS reason, o.ready_since, o.seq, true AS due FROM (
+                SELECT * FROM {outbox} o WHERE o.route = r.route AND o.seq > r.floor ORDER BY o.seq LIMIT $3
+            ) o WHERE o.settled_at IS NULL AND o.due_at IS NULL LIMIT $1)
+        UNION ALL
+        (SELECT 'ready', h.state, '', h.ready_since, h.seq, true FROM holds h WHERE h.route = r.route AND h.ready AND h.seq <= r.floor)
         UNION ALL
         (SELECT 'due', o.state, '', o.ready_since, NULL, o.due_at <= statement_timestamp() FROM {outbox} o
             WHERE o.route = r.route AND o.due_at IS NOT NULL AND NOT o.retry AND o.settled_at IS NULL ORDER BY o.due_at LIMIT $1)
@@ -68,8 +91,14 @@ WITH RECURSIVE ` + allRoutesSQL + `, rows AS (
 ), kinds AS (
     SELECT route, part, state, reason, count(*) AS n, count(*) FILTER (WHERE due AND state <> {processing}) AS due, min(ready_since) AS oldest
     FROM rows GROUP BY 1, 2, 3, 4
-), big AS MATERIALIZED (
+), full_parts AS MATERIALIZED (
     SELECT route, part, max(seq) AS last FROM rows GROUP BY 1, 2 HAVING count(*) >= $1
+), ends AS MATERIALIZED (
+    SELECT f.route, e.seq FROM floors f CROSS JOIN LATERAL (
+        SELECT o.seq FROM {outbox} o WHERE o.route = f.route AND o.seq > f.floor ORDER BY o.seq OFFSET $3 - 1 LIMIT 1
+    ) e WHERE NOT EXISTS (SELECT FROM full_parts b WHERE b.route = f.route AND b.part = 'ready')
+), big AS MATERIALIZED (
+    SELECT * FROM full_parts UNION ALL SELECT route, 'ready', seq FROM ends
 ), strata AS MATERIALIZED (
     SELECT b.*, b.high - b.low AS span, least(b.high - b.low, $2) AS size, (b.high - b.low) / greatest(least(b.high - b.low, $2), 1)::float8 AS width
     FROM (
@@ -87,12 +116,15 @@ WITH RECURSIVE ` + allRoutesSQL + `, rows AS (
         WHERE o.route = p.route AND o.seq = p.seq AND (o.settled_at IS NULL OR o.reason <> '') ORDER BY o.seq LIMIT 1
     ) o JOIN big b ON b.route = p.route AND b.part = o.part
     WHERE b.last IS NULL OR p.seq > b.last GROUP BY 1, 2, 3, 4
-), holds AS MATERIALIZED (
-    SELECT o.route, CASE WHEN o.retry THEN 'retry' ELSE 'ready' END AS part, o.hold, o.ready_since FROM {outbox} o WHERE o.hold <> 0 ORDER BY o.hold LIMIT $1
 ), sums AS (
     ` + sumSQL + ` (
         SELECT route, part, state, reason, k.n, k.due, k.oldest, s.width, coalesce(h.hits, 0) AS hits, b.last IS NOT NULL AS behind
-        FROM kinds k FULL JOIN hits h USING (route, part, state, reason) JOIN big b USING (route, part) JOIN strata s USING (route)
+        FROM (
+            SELECT * FROM kinds
+            UNION ALL
+            SELECT e.route, 'ready', {pending}, '', 0, 0, NULL FROM ends e
+            WHERE NOT EXISTS (SELECT FROM kinds k WHERE k.route = e.route AND k.part = 'ready' AND k.state = {pending})
+        ) k FULL JOIN hits h USING (route, part, state, reason) JOIN big b USING (route, part) JOIN strata s USING (route)
         WHERE state <> {processing} OR (SELECT count(*) FROM holds) >= $1
     )` + endSumSQL + `
 )
@@ -115,7 +147,8 @@ GROUP BY 1, 2, 3 ORDER BY 1, 2, 3`
 // live rows of a route in each of three indexes. A larger number is estimated from 10,000 sequences, all over the
 // route, or a least number if they tell too little. A reason that is neither among these sequences nor among the first
 // 10,000 abandoned rows is missing. Held records are processing; they are exact up to 10,000 of all routes. Oldest is
-// that of the rows it counted, the first by sequence. Published rows that Options.Retention keeps are not counted.
+// that of the rows it counted, the first by sequence. Published rows that Options.Retention keeps are not counted. If a
+// ready record waits before more than 100,000 of them, the other ready records are a least number, 0 perhaps.
 func (o *Outbox) Counts(ctx context.Context) ([]admin.Count, error) {
 	var counts []admin.Count
 	err := o.transact(ctx, "count", readSQL, func(b *batch) {
@@ -128,7 +161,7 @@ func (o *Outbox) Counts(ctx context.Context) ([]admin.Count, error) {
 			c.State, c.Oldest = core.State(state), max(time.Duration(age)*time.Microsecond, 0)
 			counts = append(counts, c)
 			return err
-		}, b.sql.admin.count, countExact+1, rules.SampleSize)
+		}, b.sql.admin.count, countExact+1, rules.SampleSize, countWalk)
 	})
 	return counts, err
 }

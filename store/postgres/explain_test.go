@@ -23,6 +23,7 @@ type plan struct {
 	Filter     string  `json:"Filter"`
 	Rows       float64 `json:"Actual Rows"`
 	Loops      float64 `json:"Actual Loops"`
+	Removed    float64 `json:"Rows Removed by Filter"`
 	SharedHit  int64   `json:"Shared Hit Blocks"`
 	SharedRead int64   `json:"Shared Read Blocks"`
 	Plans      []plan  `json:"Plans"`

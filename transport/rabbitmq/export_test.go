@@ -11,6 +11,7 @@ import (
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/core/parked"
 )
 
 // Internals for the tests of package rabbitmq_test.
@@ -159,3 +160,50 @@ func HeaderFrames(in io.Reader, limit int) io.Reader {
 
 // ChannelError is the error of a channel that cannot be opened.
 func ChannelError(err error) *waybill.Error { return channelError(err) }
+
+// removedSome is a context that ends when its walk has removed a message, before the walk asks the next question.
+type removedSome struct {
+	context.Context
+	w     *parkedWalk
+	ended chan struct{}
+}
+
+func (c *removedSome) Done() <-chan struct{} {
+	if c.w.removed > 0 && !isClosed(c.ended) {
+		c.w.asking <- struct{}{} // the question would have to wait
+		close(c.ended)
+	}
+	return c.ended
+}
+
+func (c *removedSome) Err() error {
+	if isClosed(c.ended) {
+		return context.Canceled
+	}
+	return nil
+}
+
+// RemoveFirst removes each other parked message, one at a time, until the first was removed. It returns what the walk
+// says about each.
+func (t *Transport) RemoveFirst(ctx context.Context, queue string) (items []*parked.Item, err error) {
+	w, err := t.walkParked(ctx, queue)
+	if err != nil {
+		return nil, err
+	}
+	defer w.Close(ctx)
+	for n := 0; ; n++ {
+		m, err := w.Next(ctx, w.total)
+		if err != nil {
+			return nil, err
+		}
+		if m == nil {
+			break
+		}
+		if n%2 == 0 {
+			items = append(items, m)
+		}
+	}
+	err = w.Remove(&removedSome{ctx, w, make(chan struct{})}, items)
+	<-w.asking
+	return items, err
+}

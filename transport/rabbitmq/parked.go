@@ -98,20 +98,22 @@ func (w *parkedWalk) Replay(ctx context.Context, items []*parked.Item) error {
 func (w *parkedWalk) Remove(ctx context.Context, items []*parked.Item) error {
 	err := w.removeAll(ctx, items)
 	for _, m := range items {
-		m.Changed = err == nil
+		m.Changed = m.Err == nil
 	}
 	return err
 }
 
-// removeAll removes items, and notes the error with each.
+// removeAll removes items, and notes the error with each that it did not remove.
 func (w *parkedWalk) removeAll(ctx context.Context, items []*parked.Item) error {
 	tags := make([]uint64, len(items))
 	for i, m := range items {
 		tags[i] = m.Raw.(*amqp.Delivery).DeliveryTag
 	}
-	err := w.remove(ctx, tags...)
-	for _, m := range items {
-		m.Err = err
+	removed, err := w.remove(ctx, tags...)
+	for i, m := range items {
+		if m.Err = nil; i >= removed {
+			m.Err = err
+		}
 	}
 	return err
 }

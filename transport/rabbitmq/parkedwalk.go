@@ -246,25 +246,30 @@ func (w *parkedWalk) refresh(ctx context.Context, raw *amqp.Delivery, p *admin.P
 	send := copies{list: []copyToSend{{exchange: w.t.names.DeadLetterExchange(w.name), key: w.queue, p: c}}}
 	results := make(core.Results, 1)
 	w.t.publish(ctx, 1, &send, results)
-	return results[0] == nil && w.remove(ctx, raw.DeliveryTag) == nil
+	if results[0] != nil {
+		return false
+	}
+	_, err := w.remove(ctx, raw.DeliveryTag)
+	return err == nil
 }
 
-// remove acknowledges the messages with these tags, which ascend. One frame takes those that are the oldest held: the
-// broker tells a quorum queue of 32 frames that the queue has not seen, keeps the next ones to itself, and forgets them
-// if the channel ends. The consumer of the next take, and the requeue of held messages, wait until they are seen.
-func (w *parkedWalk) remove(ctx context.Context, tags ...uint64) error {
+// remove acknowledges the messages with these tags, which ascend, and returns how many. One frame takes those that are
+// the oldest held: the broker tells a quorum queue of 32 frames that the queue has not seen, keeps the next ones to
+// itself, and forgets them if the channel ends. The consumer of the next take, and the requeue of held messages, wait
+// until they are seen.
+func (w *parkedWalk) remove(ctx context.Context, tags ...uint64) (removed int, err error) {
 	for len(tags) > 0 {
 		n := w.oldest(tags)
 		last := max(n, 1) - 1
 		if err := w.call(ctx, func() error { return w.ch.Ack(tags[last], n > 0) }); err != nil {
-			return outage("parked", fmt.Errorf("queue %q: a message may be handled and still parked: %w", w.dlq, err))
+			return removed, outage("parked", fmt.Errorf("queue %q: a message may be handled and still parked: %w", w.dlq, err))
 		}
 		for _, tag := range tags[:last+1] {
 			w.forget(tag)
 		}
-		tags = tags[last+1:]
+		removed, tags = removed+last+1, tags[last+1:]
 	}
-	return nil
+	return removed, nil
 }
 
 // oldest returns how many of tags no held message is in front of.

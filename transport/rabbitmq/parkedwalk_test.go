@@ -212,3 +212,21 @@ func TestSearchAmongManyParked(t *testing.T) {
 	}
 	parkedCount(t, bus, "q", n-1)
 }
+
+// RM-08: a removal that fails on its way says which messages it has removed.
+func TestRemovalThatFailsOnItsWay(t *testing.T) {
+	t.Parallel()
+	mq := testenv.RabbitMQ(t)
+	bus := dial(t, mq.URL, rabbitmq.Options{})
+	parkMany(t, mq, bus, 6, 10)
+	items, err := bus.RemoveFirst(t.Context(), "q")
+	if err == nil || len(items) != 3 {
+		t.Fatalf("%d items, %v", len(items), err)
+	}
+	for i, m := range items {
+		if first := i == 0; m.Changed != first || (m.Err == nil) != first {
+			t.Errorf("message %d: removed %t, %v", i, m.Changed, m.Err)
+		}
+	}
+	parkedCount(t, bus, "q", 5)
+}

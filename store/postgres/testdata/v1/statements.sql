@@ -150,10 +150,22 @@ WITH RECURSIVE known AS MATERIALIZED (
     FROM others x WHERE x.route IS NOT NULL
 ), routes AS MATERIALIZED (
     SELECT k.route FROM known k WHERE k.route <> '' UNION ALL SELECT x.route FROM others x WHERE x.route IS NOT NULL
+), floors AS MATERIALIZED (
+    SELECT r.route, greatest(least(
+        coalesce((SELECT min(un.read_after) FROM "waybill"."waybill_outbox_partitions" un WHERE un.route = r.route), (SELECT ro.read_after FROM "waybill"."waybill_outbox_routes" ro WHERE ro.route = r.route), 0),
+        (SELECT min(c.seq) - 1 FROM "waybill"."waybill_outbox_notices" c WHERE c.route = r.route AND c.seq > 0)), 0) AS floor
+    FROM routes r
+), holds AS MATERIALIZED (
+    SELECT o.route, CASE WHEN o.retry THEN 'retry' ELSE 'ready' END AS part, o.hold, CASE WHEN (o.hold <> 0 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = o.hold)) THEN 2 ELSE o.state END AS state, o.ready_since, o.seq,
+           o.seq > 0 AND o.settled_at IS NULL AND o.due_at IS NULL AS ready
+    FROM "waybill"."waybill_outbox" o WHERE o.hold <> 0 ORDER BY o.hold LIMIT $1
 ), rows AS (
-    SELECT r.route, x.* FROM routes r CROSS JOIN LATERAL (
-        (SELECT 'ready' AS part, CASE WHEN (o.hold <> 0 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = o.hold)) THEN 2 ELSE o.state END AS state, '' AS reason, o.ready_since, o.seq, true AS due FROM "waybill"."waybill_outbox" o
-            WHERE o.route = r.route AND o.seq > 0 AND o.settled_at IS NULL AND o.due_at IS NULL ORDER BY o.seq LIMIT $1)
+    SELECT r.route, x.* FROM floors r CROSS JOIN LATERAL (
+        (SELECT 'ready' AS part, CASE WHEN (o.hold <> 0 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = o.hold)) THEN 2 ELSE o.state END AS state, '' AS reason, o.ready_since, o.seq, true AS due FROM (
+                SELECT * FROM "waybill"."waybill_outbox" o WHERE o.route = r.route AND o.seq > r.floor ORDER BY o.seq LIMIT $3
+            ) o WHERE o.settled_at IS NULL AND o.due_at IS NULL LIMIT $1)
+        UNION ALL
+        (SELECT 'ready', h.state, '', h.ready_since, h.seq, true FROM holds h WHERE h.route = r.route AND h.ready AND h.seq <= r.floor)
         UNION ALL
         (SELECT 'due', o.state, '', o.ready_since, NULL, o.due_at <= statement_timestamp() FROM "waybill"."waybill_outbox" o
             WHERE o.route = r.route AND o.due_at IS NOT NULL AND NOT o.retry AND o.settled_at IS NULL ORDER BY o.due_at LIMIT $1)
@@ -165,8 +177,14 @@ WITH RECURSIVE known AS MATERIALIZED (
 ), kinds AS (
     SELECT route, part, state, reason, count(*) AS n, count(*) FILTER (WHERE due AND state <> 2) AS due, min(ready_since) AS oldest
     FROM rows GROUP BY 1, 2, 3, 4
-), big AS MATERIALIZED (
+), full_parts AS MATERIALIZED (
     SELECT route, part, max(seq) AS last FROM rows GROUP BY 1, 2 HAVING count(*) >= $1
+), ends AS MATERIALIZED (
+    SELECT f.route, e.seq FROM floors f CROSS JOIN LATERAL (
+        SELECT o.seq FROM "waybill"."waybill_outbox" o WHERE o.route = f.route AND o.seq > f.floor ORDER BY o.seq OFFSET $3 - 1 LIMIT 1
+    ) e WHERE NOT EXISTS (SELECT FROM full_parts b WHERE b.route = f.route AND b.part = 'ready')
+), big AS MATERIALIZED (
+    SELECT * FROM full_parts UNION ALL SELECT route, 'ready', seq FROM ends
 ), strata AS MATERIALIZED (
     SELECT b.*, b.high - b.low AS span, least(b.high - b.low, $2) AS size, (b.high - b.low) / greatest(least(b.high - b.low, $2), 1)::float8 AS width
     FROM (
@@ -188,8 +206,6 @@ WITH RECURSIVE known AS MATERIALIZED (
         WHERE o.route = p.route AND o.seq = p.seq AND (o.settled_at IS NULL OR o.reason <> '') ORDER BY o.seq LIMIT 1
     ) o JOIN big b ON b.route = p.route AND b.part = o.part
     WHERE b.last IS NULL OR p.seq > b.last GROUP BY 1, 2, 3, 4
-), holds AS MATERIALIZED (
-    SELECT o.route, CASE WHEN o.retry THEN 'retry' ELSE 'ready' END AS part, o.hold, o.ready_since FROM "waybill"."waybill_outbox" o WHERE o.hold <> 0 ORDER BY o.hold LIMIT $1
 ), sums AS (
     SELECT x.*, CASE WHEN vague THEN greatest(apart + floor((greatest(hits - 2, 0) + 8 - 4 * sqrt(greatest(hits - 2, 0) + 4)) * width)::bigint, least, 1) - 1
                      ELSE greatest(apart + floor(hits * width)::bigint, least) END AS sum
@@ -200,7 +216,12 @@ WITH RECURSIVE known AS MATERIALIZED (
                    CASE WHEN behind THEN coalesce(n, 0) + hits ELSE greatest(n, hits) END AS least
             FROM (
         SELECT route, part, state, reason, k.n, k.due, k.oldest, s.width, coalesce(h.hits, 0) AS hits, b.last IS NOT NULL AS behind
-        FROM kinds k FULL JOIN hits h USING (route, part, state, reason) JOIN big b USING (route, part) JOIN strata s USING (route)
+        FROM (
+            SELECT * FROM kinds
+            UNION ALL
+            SELECT e.route, 'ready', 1, '', 0, 0, NULL FROM ends e
+            WHERE NOT EXISTS (SELECT FROM kinds k WHERE k.route = e.route AND k.part = 'ready' AND k.state = 1)
+        ) k FULL JOIN hits h USING (route, part, state, reason) JOIN big b USING (route, part) JOIN strata s USING (route)
         WHERE state <> 2 OR (SELECT count(*) FROM holds) >= $1
     ) x
         ) x
