@@ -66,8 +66,8 @@ func (c *command) recordBeside(ctx context.Context, store string) error {
 	if name == "" && len(c.conf.stores) != 1 {
 		return nil
 	}
-	s, err := c.openStore(ctx, name, c.quiet())
-	if err == nil {
+	s, err := c.openStores(ctx, name, c.quiet())
+	if err == nil && s.Outbox != nil { // many outboxes keep no record of acts on brokers
 		c.recordTo(s)
 	}
 	return err

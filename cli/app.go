@@ -18,6 +18,7 @@ import (
 	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/cli/config"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/core/outboxes"
 )
 
 // App is the command over a list of adapters. A program with adapters of its own is a main of ten lines; see the
@@ -90,6 +91,9 @@ func NewStoreKind[S any](name string, open func(ctx context.Context, settings *S
 type Store struct {
 	// Outbox is the store. It is closed by Close only.
 	Outbox core.OutboxStore
+	// Outboxes are many outboxes, which a relay of the configuration serves as a fleet, instead of Outbox. Outbox
+	// is nil then if the settings do not choose one of them for the other commands.
+	Outboxes outboxes.All
 	// Inbox is the inbox for core.InboxPurger, core.Checker and such; nil = there is none.
 	Inbox any
 	// Schema manages the tables; nil = the adapter has none to manage.

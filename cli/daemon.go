@@ -14,6 +14,7 @@ import (
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/dashboard"
+	"github.com/waybill-go/waybill/health"
 	"github.com/waybill-go/waybill/internal/obs"
 	"github.com/waybill-go/waybill/relay"
 )
@@ -126,10 +127,18 @@ func (r runner) Run(ctx context.Context) error { return r(ctx) }
 type fleet struct {
 	stores     map[string]*Store
 	transports map[string]*Transport
-	relays     map[string]*relay.Relay
+	relays     map[string]engine
 	options    map[string]relay.Options
 	ends       map[string]ends
 	keyed      []*keyedStep
+}
+
+// engine is a [relay.Relay], or a [relay.Fleet].
+type engine interface {
+	waybill.Runner
+	health.Checker
+	Pause(route string) error
+	Resume(route string) error
 }
 
 // ends are the names of both ends of a relay.
@@ -141,7 +150,7 @@ type ends struct {
 // openFleet makes all relays, and opens each store and each transport once, but a store of several relays once for
 // each: see relay.New. The error has all problems.
 func (c *command) openFleet(ctx context.Context, conf *loaded, env Env) (*fleet, error) {
-	f := &fleet{map[string]*Store{}, map[string]*Transport{}, map[string]*relay.Relay{}, map[string]relay.Options{}, map[string]ends{}, nil}
+	f := &fleet{map[string]*Store{}, map[string]*Transport{}, map[string]engine{}, map[string]relay.Options{}, map[string]ends{}, nil}
 	var problems []string
 	var errs []error
 	fail := func(err error) {
@@ -155,7 +164,7 @@ func (c *command) openFleet(ctx context.Context, conf *loaded, env Env) (*fleet,
 	store := func(name string) *Store {
 		name = the(name, conf.stores)
 		if f.stores[name] == nil && !refused["stores."+name] {
-			s, err := c.openStore(ctx, name, env)
+			s, err := c.openStores(ctx, name, env)
 			fail(err)
 			if refused["stores."+name] = err != nil; err == nil {
 				f.stores[name] = s
@@ -185,7 +194,7 @@ func (c *command) openFleet(ctx context.Context, conf *loaded, env Env) (*fleet,
 		from, complete := store(e.store), true
 		if from != nil && served[e.store] {
 			var err error
-			from, err = c.openStore(ctx, e.store, env)
+			from, err = c.openStores(ctx, e.store, env)
 			fail(err)
 		}
 		served[e.store] = true
@@ -219,7 +228,7 @@ func (c *command) openFleet(ctx context.Context, conf *loaded, env Env) (*fleet,
 			opts.Name = fmt.Sprintf("%s: %s to %s", name, e.store, strings.Join(e.transports, "+"))
 		}
 		opts.Logger, opts.MeterProvider, opts.TracerProvider = env.Logger, env.MeterProvider, env.TracerProvider
-		made, err := relay.New(from.Outbox, nil, opts)
+		made, err := newEngine(from, opts, r.Fleet)
 		if err != nil {
 			fail(conf.opening("relays."+name, err))
 			continue
@@ -231,6 +240,14 @@ func (c *command) openFleet(ctx context.Context, conf *loaded, env Env) (*fleet,
 		return f, errors.Join(append(errs, err)...)
 	}
 	return f, nil
+}
+
+// newEngine returns the relay of a store, or the fleet of many outboxes.
+func newEngine(from *Store, opts relay.Options, fleet relay.FleetOptions) (engine, error) {
+	if from.Outboxes != nil {
+		return relay.NewFleet(from.Outboxes, nil, opts, fleet)
+	}
+	return relay.New(from.Outbox, nil, opts)
 }
 
 // the returns name, or the name of the only one; load has checked that there is one.

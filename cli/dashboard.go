@@ -37,11 +37,14 @@ func (d *daemon) newPage(reader *sdkmetric.ManualReader) (*dashboard.Dashboard, 
 		return nil, err
 	}
 	for _, name := range sortedKeys(d.fleet.stores) {
+		if d.fleet.stores[name].Outboxes != nil {
+			continue // the page is for one outbox
+		}
 		var serving together
 		var blocking []string
 		for _, r := range sortedKeys(d.fleet.relays) {
 			if d.fleet.ends[r].store == name {
-				serving = append(serving, d.fleet.relays[r])
+				serving = append(serving, d.fleet.relays[r].(*relay.Relay))
 				for i := range d.fleet.options[r].Routes {
 					if route := &d.fleet.options[r].Routes[i]; route.BlockAfterAbandon {
 						blocking = append(blocking, cmp.Or(route.Name, waybill.DefaultRoute))
@@ -63,7 +66,7 @@ func (d *daemon) newPage(reader *sdkmetric.ManualReader) (*dashboard.Dashboard, 
 			opts.Queues = append(opts.Queues, dashboard.Queue{Name: sub.Queue, Parked: parked})
 		}
 	}
-	if s := d.fleet.stores[d.conf.Audit.Store]; s != nil {
+	if s := d.fleet.stores[d.conf.Audit.Store]; s != nil && s.Outbox != nil {
 		opts.Audit, _ = core.As[audit.Recorder](s.Outbox)
 	}
 	page, err := dashboard.New(opts)

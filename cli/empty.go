@@ -57,6 +57,9 @@ func (d *daemon) drainAll(ctx context.Context) error {
 func (f *fleet) waiting(ctx context.Context, timeout time.Duration) ([]string, error) {
 	var texts []string
 	for _, name := range sortedKeys(f.relays) {
+		if f.stores[f.ends[name].store].Outboxes != nil {
+			return nil, fmt.Errorf("--until-empty: store %s has many outboxes, which are not counted (%w)", f.ends[name].store, waybill.ErrUnsupported)
+		}
 		counter, ok := core.As[admin.Counter](f.stores[f.ends[name].store].Outbox)
 		if !ok {
 			return nil, fmt.Errorf("--until-empty: store %s cannot count its records (%w)", f.ends[name].store, waybill.ErrUnsupported)

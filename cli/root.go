@@ -244,8 +244,18 @@ func (c *command) limited(ctx context.Context) (context.Context, context.CancelF
 	return context.WithTimeout(ctx, c.timeout)
 }
 
-// openStore opens the store with this name, or the only one.
+// openStore opens the store with this name, or the only one. One of many outboxes must be chosen.
 func (c *command) openStore(ctx context.Context, name string, env Env) (*Store, error) {
+	s, err := c.openStores(ctx, name, env)
+	if err == nil && s.Outbox == nil {
+		name = the(name, c.conf.stores)
+		return nil, withCode(ExitUsage, "store %s has many outboxes: choose one, with --set stores.%s.schema=NAME", name, name)
+	}
+	return s, err
+}
+
+// openStores opens the store with this name, or the only one, of which Outbox may be nil.
+func (c *command) openStores(ctx context.Context, name string, env Env) (*Store, error) {
 	conf, err := c.load()
 	if err != nil {
 		return nil, err

@@ -87,7 +87,8 @@ type relaySettings struct {
 	Store     string `doc:"name in stores; the only one if empty"`
 	Transport string `doc:"name in transports for routes that name none; the only one if empty"`
 	relay.Options
-	Routes []routeSettings `doc:"the routes to serve; default the one route default"`
+	Fleet  relay.FleetOptions `doc:"for a store of many outboxes, such as one with schemas"`
+	Routes []routeSettings    `doc:"the routes to serve; default the one route default"`
 }
 
 type routeSettings struct {

@@ -13,6 +13,7 @@ import (
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/core/outboxes"
 )
 
 func (c *command) validateCommand() *cobra.Command {
@@ -100,7 +101,7 @@ func (v *validation) all(ctx context.Context) {
 	for _, name := range sortedKeys(conf.stores) {
 		path := "stores." + name
 		if f.stores[name] == nil && !v.known(path) {
-			f.stores[name], err = c.openStore(ctx, name, env)
+			f.stores[name], err = c.openStores(ctx, name, env)
 			v.add(path, err)
 		}
 		if f.stores[name] != nil {
@@ -153,6 +154,10 @@ func (v *validation) url(path string) string {
 }
 
 func (v *validation) store(ctx context.Context, path, name string, s *Store, f *fleet) {
+	if s.Outboxes != nil {
+		v.outboxes(ctx, path, s.Outboxes)
+		return
+	}
 	if pool, ok := core.As[interface{ Pool() waybill.Pool }](s.Outbox); ok {
 		served := slices.ContainsFunc(slices.Collect(maps.Values(f.ends)), func(e ends) bool { return e.store == name })
 		if p := pool.Pool(); served && p.Max > 0 && p.Relay > p.Max {
@@ -179,6 +184,41 @@ func (v *validation) store(ctx context.Context, path, name string, s *Store, f *
 	v.add(path, err)
 	for _, d := range found {
 		v.bad(path, "schema: %s", different(d))
+	}
+}
+
+// namedOutboxes is how many outboxes with a problem validate names.
+const namedOutboxes = 10
+
+// outboxes looks into each of many outboxes.
+func (v *validation) outboxes(ctx context.Context, path string, all outboxes.All) {
+	seen, bad := 0, 0
+	for after, more := "", true; more; {
+		page, err := all.Look(ctx, after)
+		if err != nil {
+			v.add(v.url(path), err)
+			return
+		}
+		for _, o := range page.Outboxes {
+			after = o.Name
+			seen++
+			one, cancel := v.c.limited(ctx)
+			_, err := all.Peek(one, o.Name, []string{waybill.DefaultRoute})
+			cancel()
+			if err == nil {
+				continue
+			}
+			if bad++; bad <= namedOutboxes {
+				v.bad(path, "outbox %s: %s", o.Name, core.ErrorText(err))
+			}
+		}
+		more = page.More
+	}
+	switch {
+	case seen == 0:
+		v.bad(path, "there is no outbox in any of its schemas: run waybill migrate up with --set %s.schema=NAME for each", path)
+	case bad > namedOutboxes:
+		v.bad(path, "%d of %d outboxes have a problem; these are the first %d", bad, seen, namedOutboxes)
 	}
 }
 
@@ -219,6 +259,9 @@ const waitingRecords = 1000
 func (v *validation) unroutable(ctx context.Context, f *fleet) {
 	for _, name := range sortedKeys(f.relays) {
 		r, e := v.c.conf.Relays[name], f.ends[name]
+		if f.stores[e.store].Outboxes != nil {
+			continue
+		}
 		lister, ok := core.As[admin.Inspector](f.stores[e.store].Outbox)
 		if !ok || v.known("stores."+e.store) {
 			continue

@@ -24,6 +24,10 @@
 //   - [Relay.RunOnce] ends with nothing due, or with an error that counts the due records that are left and names their
 //     owners.
 //   - One of the relays of a store cleans it. Neither that nor the look for unserved routes delays a message.
+//   - A [Fleet] serves many outboxes. A message to one without a relay is taken up after the next look at it, if there
+//     is a place. There are two looks a second, or 20 pages if the outboxes fill more than ten. Places go in turn.
+//     An outbox without work costs its part of the looks, and a visit an hour, which cleans it. One that fails
+//     disturbs no other, and ends no [Fleet.Run].
 //   - When its context ends, Run sends nothing more, waits up to DrainTimeout for the confirms, and leaves: other
 //     relays go on at once.
 //

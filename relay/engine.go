@@ -11,9 +11,9 @@ import (
 )
 
 // The files of this package are layers: a function calls what is in its own file or in one further down, and rarely
-// anything further up. From the top: relay, health, pause, removedead, loop, once, member, weights, feed, publish,
-// unroutable, stop, wait, presence, upkeep, behindkey, bounds, overdue, outcome, breaker, engine, log, tasks, lease,
-// telemetry, hooks, limit, unserved, record, options.
+// anything further up. From the top: fleet, relay, health, pause, removedead, loop, once, idle, member, weights, feed,
+// publish, unroutable, stop, wait, presence, upkeep, behindkey, bounds, overdue, outcome, breaker, engine, log, tasks,
+// lease, telemetry, hooks, limit, unserved, record, options.
 
 // engine is one Run or RunOnce. The loop goroutine owns everything in it. Blocking calls run as tasks; each returns its
 // result as a function for the loop.

@@ -94,7 +94,7 @@ func (e *engine) run(ctx context.Context) error {
 //  3. Hand-outs: they make room in memory. The dispatcher hears which routes hand out nothing.
 //  4. Calls of the store, with all that the steps before have changed.
 //  5. The wait for a wake-up: only for routes that have no read due or under way, so it comes after the calls.
-//  6. The token of the process, the end of a RunOnce, overdue calls, upkeep.
+//  6. The token of the process, the end of a RunOnce, or of a relay that is idle, overdue calls, upkeep.
 func (e *engine) step() (next time.Time) {
 	if e.drain.begun {
 		next = e.stopStep()
@@ -114,6 +114,7 @@ func (e *engine) step() (next time.Time) {
 	next = earliest(next, e.wait())
 	next = earliest(next, e.keepPresence())
 	next = earliest(next, e.stepOnce())
+	next = earliest(next, e.stepIdle())
 	next = earliest(next, e.stepOverdue())
 	return earliest(next, e.keepUp())
 }

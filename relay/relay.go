@@ -24,6 +24,7 @@ type Relay struct {
 	log     *slog.Logger
 	tel     *telemetry
 	running atomic.Bool
+	checked bool           // a fleet has checked the publishers; the store says at the first call what is wrong
 	routes  []served       // of opts, lanes spread out
 	wanted  map[string]int // by name of a route of opts: the partitions asked for; absent = none were
 	// cleanerName differs between relays.
@@ -226,6 +227,9 @@ func (r *Relay) ended(err error, once bool) {
 // check asks store and publishers that have a Check whether they are usable, unless they have worked before. A
 // misconfiguration ends the start. An outage does not: it is logged.
 func (r *Relay) check(ctx context.Context) error {
+	if r.checked {
+		return nil
+	}
 	type part struct {
 		name string
 		v    any

@@ -24,6 +24,7 @@ const (
 // drain is the end of a run: records that were sent get time for their outcome. The others are released.
 type drain struct {
 	begun    bool
+	idle     idleEnd         // of a relay of a fleet
 	noLeave  bool            // the store did not take the leave
 	fatal    error           // why the run ends
 	sendCtx  context.Context //nolint:containedctx // of all publishes; it is cancelled at cancelAt

@@ -5,6 +5,9 @@ func postgresql() []mutant {
 	const settle, heads = "store/postgres/settle.go", "store/postgres/heads.go"
 	const hold, due = "store/postgres/hold.go", "store/postgres/due.go"
 	all := group{pkg: "./store/postgres", server: true}.of(
+		mutant{id: "postgres-peek-open", fault: "a Peek takes a transaction for ended that is open", file: "store/postgres/outboxes.go", old: "pg_current_xact_id()::text::bigint", new: "pg_snapshot_xmax(pg_current_snapshot())::text::bigint", tests: "^TestPeekAtAnOutbox$"},
+		mutant{id: "postgres-look-locked", fault: "a sequence that is locked hides all outboxes", file: "store/postgres/outboxes.go", old: "pgErr.Code == \"55P03\"", new: "pgErr.Code == \"00000\"", tests: "^TestLookAtOutboxes$"},
+		mutant{id: "postgres-look-like", fault: "an underscore in the name of a schema stands for any character", file: "store/postgres/outboxes.go", old: "\"_\", `\\_`, ", new: "", tests: "^TestLookAtOutboxes$"},
 		mutant{id: "pg-client-encoding", fault: "texts of a connection are taken for another encoding", file: "store/postgres/internal/schema/check.go", old: "a.Client != \"UTF8\" &&", new: "a.Client == \"\" &&", tests: "^TestClientEncoding$"},
 		mutant{id: "postgres-quoted-ids", fault: "ids are not unique where the server quotes identifiers", file: "store/postgres/clock.go", old: `trim('"' FROM coalesce(pg_get_expr(x.indpred, x.indrelid), 'own_id'))`, new: `coalesce(pg_get_expr(x.indpred, x.indrelid), 'own_id')`, tests: "^TestQuotedIdentifiers$"},
 		mutant{id: "postgres-quoted-types", fault: "a server that quotes identifiers is said to have other columns", file: "store/postgres/internal/schema/check.go", old: `replace(format_type(a.atttypid, NULL), '"', '')`, new: `format_type(a.atttypid, NULL)`, tests: "^TestQuotedIdentifiers$"},

@@ -17,6 +17,13 @@ func root() []mutant {
 func relay() []mutant {
 	const publish, breaker, member = "relay/publish.go", "relay/breaker.go", "relay/member.go"
 	return group{pkg: "./relay", args: []string{"-skip", "^TestUnroutable(HasItsOwnHorizon|BacklogIsProbed)$"}}.of(
+		mutant{id: "fleet-late-commit", fault: "a record that commits after the visit is not seen", file: "relay/fleet.go", old: "\t\to.openBefore = v.state.Xmax\n", new: "\t\to.openBefore = 0\n", tests: "^TestFleetSeesLateCommits$"},
+		mutant{id: "fleet-circle", fault: "a busy database has an idle outbox visited for ever", file: "relay/fleet.go", old: "\tif v.before != o.known {\n", new: "\tif v.before == v.before {\n", tests: "^TestFleetSeesLateCommits$"},
+		mutant{id: "fleet-timer", fault: "a timer is not waited for", file: "relay/fleet.go", old: "\tif v.state.NextIn >= 0 {", new: "\tif v.state.NextIn > 1<<62 {", tests: "^TestFleetWaitsForTimers$"},
+		mutant{id: "fleet-fair", fault: "busy outboxes keep their places", file: "relay/fleet.go", old: "now.Sub(p.since) >= placeTime", new: "now.Sub(p.since) < 0", tests: "^TestFleetIsFair$"},
+		mutant{id: "fleet-served", fault: "an outbox that another process serves gets a relay", file: "relay/fleet.go", old: " || v.state.Served || ", new: " || ", tests: "^TestFleetBesideAnother$"},
+		mutant{id: "fleet-put-off", fault: "a broken outbox is visited at each look", file: "relay/fleet.go", old: "\t\to.notBefore = o.putOff(now)\n", new: "", tests: "^TestFleetWithABrokenOutbox$"},
+		mutant{id: "fleet-linger", fault: "a relay of a fleet never ends", file: "relay/idle.go", old: "\te.stop()\n", new: "", tests: "^TestColdOutbox$"},
 		mutant{id: "relay-trial-retries", fault: "retries come back again and again while a trial has no answer", file: "relay/outcome.go", old: "in = max(in, triedBy)", new: "in = max(in, 0)", tests: "^TestRetriesWaitForATrial$"},
 		mutant{id: "relay-stored-retry", fault: "a retry stores the error with its secrets", file: "relay/outcome.go", old: "core.Retry(&item.Record, e.stored(err), in)", new: "core.Retry(&item.Record, err, in)", tests: "^TestStoredErrorsAreWithoutSecrets$"},
 		mutant{id: "relay-stored-unroutable", fault: "commands cannot see that a message is unroutable", file: "relay/outcome.go", old: "if errors.Is(err, waybill.ErrUnroutable) {", new: "if errors.Is(err, nil) {", tests: "^TestStoredErrorsAreWithoutSecrets$"},

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -23,8 +24,14 @@ type Postgres struct {
 	TLS cli.TLS
 	// InboxTable is the inbox's table; default postgres.DefaultInboxTable.
 	InboxTable string
+	// Schemas are the schemas of many outboxes, which a relay serves as a fleet; a * stands for any characters, as
+	// in tenant_*. Other commands work on the one that Schema names.
+	Schemas []string
 	postgres.Options
 }
+
+// fleetConns is how many connections the pool of many outboxes has unless pool_max_conns in the URL says otherwise.
+const fleetConns = 10
 
 func openPostgres(ctx context.Context, s *Postgres, env cli.Env) (*cli.Store, error) {
 	text, err := s.URL.Required("URL", "postgres://user:password@host:5432/database")
@@ -65,9 +72,22 @@ func openPostgres(ctx context.Context, s *Postgres, env cli.Env) (*cli.Store, er
 		opts.Source = "/waybill"
 	}
 	opts.Logger, opts.TracerProvider = env.Logger, env.TracerProvider
+	if len(s.Schemas) > 0 && !strings.Contains(text, "pool_max_conns") {
+		cfg.MaxConns = fleetConns
+	}
 	pool, err := pgxpool.NewWithConfig(context.WithoutCancel(ctx), cfg)
 	if err != nil {
 		return nil, err
+	}
+	var many *postgres.Outboxes
+	if len(s.Schemas) > 0 {
+		if many, err = postgres.NewOutboxes(pool, s.Schemas, opts); err != nil {
+			pool.Close()
+			return nil, err
+		}
+		if s.Schema == "" {
+			return &cli.Store{Outboxes: many, Close: func(context.Context) error { pool.Close(); return nil }}, nil
+		}
 	}
 	outbox, err := postgres.NewOutbox(pool, opts)
 	if err != nil {
@@ -84,10 +104,14 @@ func openPostgres(ctx context.Context, s *Postgres, env cli.Env) (*cli.Store, er
 		pool.Close()
 		return nil, err
 	}
-	return &cli.Store{
+	store := &cli.Store{
 		Outbox: outbox, Inbox: inbox, Schema: schema, Producer: cli.NewProducer(outbox, outbox.UnitOfWork().Do), Mark: cli.NewMark(inbox),
 		Close: func(ctx context.Context) error { err := outbox.Close(ctx); pool.Close(); return err },
-	}, nil
+	}
+	if many != nil {
+		store.Outboxes = many
+	}
+	return store, nil
 }
 
 // postgresSchema is the schema of a Postgres store.

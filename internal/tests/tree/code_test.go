@@ -175,8 +175,8 @@ func TestStructsStaySmall(t *testing.T) {
 }
 
 // layers are the files of package relay from the top down, as engine.go says.
-const layers = "relay health pause removedead loop once member weights feed publish unroutable stop wait presence upkeep behindkey bounds overdue outcome breaker engine log tasks lease telemetry hooks " +
-	"limit unserved record options"
+const layers = "fleet relay health pause removedead loop once idle member weights feed publish unroutable stop wait presence upkeep behindkey bounds overdue outcome breaker engine log tasks lease " +
+	"telemetry hooks limit unserved record options"
 
 // TestRelayHasLayers: hardly any function of the relay calls one that is in a file further up.
 func TestRelayHasLayers(t *testing.T) {

@@ -32,7 +32,7 @@ var (
 	otelAPI  = []string{"go.opentelemetry.io/otel", "go.opentelemetry.io/otel/attribute", "go.opentelemetry.io/otel/baggage", "go.opentelemetry.io/otel/codes", "go.opentelemetry.io/otel/log", "go.opentelemetry.io/otel/metric", "go.opentelemetry.io/otel/propagation", "go.opentelemetry.io/otel/semconv", "go.opentelemetry.io/otel/trace"}
 	testLibs = []string{"github.com/google/go-cmp", "pgregory.net/rapid", "go.uber.org/goleak"}
 	helpers  = []string{"internal/chance", "internal/check", "internal/enum", "internal/errtext", "internal/obs"}
-	leaf     = append([]string{".", "admin", "admin/audit", "admin/importer", "core", "core/parked", "core/repeats", "core/rules", "hlc", "internal/content"}, helpers...)
+	leaf     = append([]string{".", "admin", "admin/audit", "admin/importer", "core", "core/outboxes", "core/parked", "core/repeats", "core/rules", "hlc", "internal/content"}, helpers...)
 	handing  = append([]string{"dispatch"}, leaf...)
 )
 
@@ -54,6 +54,7 @@ var rules = []rule{
 	{"admin/audit", append([]string{".", "core", "hlc"}, helpers...), nil},
 	{"admin/importer", append([]string{".", "core", "hlc"}, helpers...), nil},
 	{"core/parked", append([]string{".", "admin", "core", "hlc", "internal/content"}, helpers...), nil},
+	{"core/outboxes", append([]string{".", "core", "hlc"}, helpers...), slices.Concat(otelAPI, []string{"github.com/google/uuid"})},
 	{"core/repeats", append([]string{".", "hlc"}, helpers...), slices.Concat(otelAPI, []string{"github.com/google/uuid"})},
 	{"core/rules", append([]string{".", "admin", "core", "hlc", "internal/content"}, helpers...), nil},
 	// the suites
