@@ -16,11 +16,12 @@ func root() []mutant {
 // relay are faults of the relay.
 func relay() []mutant {
 	const publish, breaker, member = "relay/publish.go", "relay/breaker.go", "relay/member.go"
-	return group{pkg: "./relay", args: []string{"-skip", "^TestUnroutable(HasItsOwnHorizon|BacklogIsProbed)$"}}.of(
+	all := group{pkg: "./relay", args: []string{"-skip", "^TestUnroutable(HasItsOwnHorizon|BacklogIsProbed)$"}}.of(
 		mutant{id: "relay-trial-retries", fault: "retries come back again and again while a trial has no answer", file: "relay/outcome.go", old: "in = max(in, triedBy)", new: "in = max(in, 0)", tests: "^TestRetriesWaitForATrial$"},
 		mutant{id: "relay-stored-retry", fault: "a retry stores the error with its secrets", file: "relay/outcome.go", old: "core.Retry(&item.Record, e.stored(err), in)", new: "core.Retry(&item.Record, err, in)", tests: "^TestStoredErrorsAreWithoutSecrets$"},
 		mutant{id: "relay-stored-unroutable", fault: "commands cannot see that a message is unroutable", file: "relay/outcome.go", old: "if errors.Is(err, waybill.ErrUnroutable) {", new: "if errors.Is(err, nil) {", tests: "^TestStoredErrorsAreWithoutSecrets$"},
 		mutant{id: "relay-two-routes", fault: "a message is staged on the first of its routes alone", file: "core/stamp.go", old: "for j, r := range routes {", new: "for j, r := range routes[:1] {", tests: "^TestOneMessageOnTwoRoutes$"},
+		mutant{id: "relay-read-few", fault: "a relay reads a few records after each confirm", file: "dispatch/route.go", old: "const readWorth = 4", new: "const readWorth = 1 << 30", tests: "^TestReadsBringMany$"},
 		mutant{id: "relay-overdue", fault: "nobody hears of a publisher that does not return", file: "relay/loop.go", old: "\tnext = earliest(next, e.stepOverdue())\n", new: "", tests: "^TestOverduePublishIsSaid$"},
 		mutant{id: "relay-after", fault: "the broker's own delay for a message is ignored", file: publish, old: "if errors.As(err, &ce) && ce.After > 0 {", new: "if errors.As(err, &ce) && ce.After < 0 {", tests: "^TestBrokersDelayOfAMessage$"},
 		mutant{id: "relay-outage-after", fault: "the broker's own delay in an outage is ignored", file: breaker, old: "if errors.As(cause, &e) && e.After > 0 {", new: "if errors.As(cause, &e) && e.After < 0 {", tests: "^TestBrokersDelayInAnOutage$"},
@@ -58,4 +59,7 @@ func relay() []mutant {
 		mutant{id: "relay-presence-late", fault: "the first message waits for what shows that the relay is there", file: "relay/presence.go", old: "e.counts.Published == 0 &&", new: "e.counts.Published < 0 &&", tests: "^TestFirstMessageWaitsForNoPresence$"},
 		mutant{id: "relay-late-part", fault: "a part of a call begins after the lease", file: "relay/publish.go", old: "if from > 0 && !c.lease.holds() {", new: "if from > 0 && c.lease == nil {", tests: "^TestNoPartBeginsAfterTheLease$"},
 	)
+	return append(all, group{pkg: "./store/memory"}.of(
+		mutant{id: "relay-read-batch", fault: "a relay reads no more than it publishes at once", file: "relay/loop.go", old: "Batch: min(window, maxRead)", new: "Batch: r.opts.BatchSize", tests: "^TestNearBest$"},
+	)...)
 }
