@@ -183,7 +183,7 @@ func (a *adapted) Unwrap() any { return a.Subscriber }
 
 // Subscribe implements core.Subscriber.
 func (a *adapted) Subscribe(ctx context.Context, sub core.Subscription) (core.Receiver, error) {
-	sub.Prefetch, sub.MaxPrefetch = consumer.DefaultConcurrency, sub.Prefetch
+	sub.Prefetch, sub.MaxPrefetch = consumer.DefaultConcurrency, max(sub.Prefetch, sub.MaxPrefetch)
 	r, err := a.Subscriber.Subscribe(ctx, sub)
 	if err != nil {
 		return nil, err
