@@ -586,8 +586,8 @@ func TestBrokerIsToldHowMuchToSend(t *testing.T) {
 	})
 }
 
-// CO-03, CO-26: a broker that sends ahead begins with few messages for any handlers: the sizes of the bodies are not known
-// yet. In order it cannot be told another number, so no batch waits for more.
+// CO-03, CO-26: a broker that sends ahead begins with few messages for any handlers: the sizes of the bodies are not
+// known yet. In order it cannot be told another number, so no batch waits for more.
 func TestBrokerSendsFewFirst(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
