@@ -586,8 +586,8 @@ func TestBrokerIsToldHowMuchToSend(t *testing.T) {
 	})
 }
 
-// CO-03: a broker that sends ahead begins with few messages for any handlers: the sizes of the bodies are not known
-// yet. In order it cannot be told another number, so no batch waits for more.
+// CO-03, CO-26: a broker that sends ahead begins with few messages for any handlers: the sizes of the bodies are not
+// known yet. In order it cannot be told another number, so no batch waits for more.
 func TestBrokerSendsFewFirst(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
@@ -599,6 +599,8 @@ func TestBrokerSendsFewFirst(t *testing.T) {
 		most     int
 	}{
 		"batches":                  {begin: 64, more: true, most: 2000},
+		"a Prefetch":               {sub: waybill.Subscription{Prefetch: 1000}, begin: 64, more: true, most: 1000},
+		"a small Prefetch":         {sub: waybill.Subscription{Prefetch: 160}, handlers: 80, single: true, begin: 160, most: 160},
 		"in order":                 {sub: waybill.Subscription{InOrder: true}, begin: 64, most: 64},
 		"in order, many handlers":  {sub: waybill.Subscription{InOrder: true}, handlers: 100, begin: 100, most: 100},
 		"in order with a Prefetch": {sub: waybill.Subscription{InOrder: true, Prefetch: 500}, begin: 500, most: 500},

@@ -76,10 +76,12 @@ func (o *Options) complete(sub waybill.Subscription, handlers []waybill.Handler)
 func (h holding) request(sub *waybill.Subscription) core.Subscription {
 	asked := core.SubscriptionOf(sub)
 	first := max(sub.Concurrency, firstAsk)
+	// A set Prefetch, too, begins with few until a body has shown its size. With the order kept the number stays.
+	beginsWithFew := h.unset || !sub.InOrder && sub.Prefetch > 2*sub.Concurrency
 	switch {
 	case h.least > 0:
 		asked.Prefetch, asked.MaxPrefetch = min(h.least, firstAsk), sub.Prefetch
-	case h.unset && sub.Prefetch > first:
+	case beginsWithFew && sub.Prefetch > first:
 		asked.Prefetch, asked.MaxPrefetch = first, sub.Prefetch
 	}
 	asked.ReceiveBytes = mostReceivedBytes

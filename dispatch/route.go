@@ -13,9 +13,12 @@ import (
 // that is slow or blocked takes no place from another.
 
 // queueDepth is how many windows of records may wait behind their keys in memory. Beyond it the front only notes where
-// a key goes on. From half of it on nothing is read while half of the window is out or ready: records read then could
-// not go sooner.
+// a key goes on. From half of it on nothing is read while a quarter of the window is out or ready: records read then
+// could not go sooner.
 const queueDepth = 8
+
+// readWorth: a relay reads when a quarter of the window is free.
+const readWorth = 4
 
 // route is what the member knows about a route. A member that joins again begins with new ones.
 type route struct {
@@ -130,15 +133,20 @@ func (rt *route) isReleasing(slot uint8) bool { return rt.releasing.Has(slot) }
 func (rt *route) unresolved() bool { return slices.ContainsFunc(rt.groups, (*group).unresolved) }
 
 // room is how many more records may be read. There is none above the limit of bytes, or while so many records wait in
-// key queues that a record read now could not go soon.
+// key queues that a record read now could not go soon. A relay waits until a part of the window is free: a read of few
+// records takes as many round trips as one of many.
 func (rt *route) room() int {
 	if rt.load.bytes >= rt.opts.Bytes {
 		return 0
 	}
-	if rt.load.inWindow >= (rt.opts.Window+1)/2 && rt.load.queued >= rt.queueDepth*rt.opts.Window/2 {
+	if rt.load.inWindow >= (rt.opts.Window+3)/4 && rt.load.queued >= rt.queueDepth*rt.opts.Window/2 {
 		return 0
 	}
-	return rt.opts.Window - rt.load.inWindow
+	room := rt.opts.Window - rt.load.inWindow
+	if !rt.Queue && room < rt.opts.Window/readWorth {
+		return 0
+	}
+	return room
 }
 
 // crowded reports whether the front and the walks wait, because so many keys are about to be read. These do not wait

@@ -28,6 +28,8 @@ import (
 const (
 	// maxSettle bounds the outcomes of one call.
 	maxSettle = 5000
+	// fullSettle is how many outcomes do not wait for more.
+	fullSettle = 500
 	// lockedFor is when the outcome of a locked record is sent again. maxTries is how often that doubles.
 	lockedFor = 20 * time.Millisecond
 	maxTries  = 6
@@ -98,15 +100,15 @@ func (s *settles) schedule() {
 }
 
 // settleDue returns when the next settle is due; zero = none. More outcomes make the settle cheaper, so it waits for
-// Gather. It does not wait for an urgent outcome, for a full batch, when no more outcomes will come, before a release,
-// or at a stop.
+// Gather. It does not wait for an urgent outcome, with fullSettle outcomes or those of a whole read, when no more will
+// come, before a release, or at a stop.
 func (d *Dispatcher) settleDue() time.Time {
 	s := &d.settles
 	if s.empty() {
 		return time.Time{}
 	}
 	at := s.since
-	if !s.urgent && d.moreComing() && len(s.items) < d.opts.Batch && !d.releases.busy() && !d.self.stopping {
+	if !s.urgent && d.moreComing() && len(s.items) < min(d.opts.Batch, fullSettle) && !d.releases.busy() && !d.self.stopping {
 		at = at.Add(d.opts.Gather)
 	}
 	return later(at, d.calls.notBefore[CallSettle])

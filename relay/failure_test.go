@@ -581,7 +581,7 @@ func TestSettleOutage(t *testing.T) {
 			}
 			return next()
 		}
-		stop := begin(t, newRelay(t, s, b, relay.Options{BatchSize: 10}))
+		stop := begin(t, newRelay(t, s, b, relay.Options{BatchSize: 10, Window: 4}))
 		stage(t, mem, msgs(100, noKey)...)
 		patience.Pass(t, 30*time.Second)
 		if n := b.count(); n > 40 {

@@ -29,9 +29,11 @@ func newEngine(ctx context.Context, r *Relay, once bool) *engine {
 	e.drain.sendCtx, e.drain.stopSend = context.WithCancel(e.base)
 	e.waits.waiter, _ = core.As[core.Waiter](r.store)
 	e.presence.store, _ = core.As[core.Presence](r.store)
+	window := r.opts.Window * r.opts.BatchSize
 	o := dispatch.Options{
 		Name: r.opts.Name, NewSession: func() core.Session { return core.Session(chance.N(int64(1<<62)) + 1) }, Lease: r.opts.Lease,
-		LivesFrom: e.began, Window: r.opts.Window * r.opts.BatchSize, Batch: r.opts.BatchSize, Bytes: r.opts.bytes(), PollMin: r.opts.PollMin, PollMax: r.opts.PollMax,
+		LivesFrom: e.began, Window: window, Batch: min(window, maxRead),
+		Bytes: r.opts.bytes(), PollMin: r.opts.PollMin, PollMax: r.opts.PollMax,
 	}
 	for i := range r.routes {
 		rt := e.newRoute(&r.routes[i])

@@ -21,7 +21,7 @@ import (
 const (
 	DefaultBatchSize         = 500
 	DefaultBatchBytes        = 16 << 20
-	DefaultWindow            = 4
+	DefaultWindow            = 8
 	DefaultPollMin           = 50 * time.Millisecond
 	DefaultPollMax           = time.Minute
 	UnwokenPollMin           = 10 * time.Millisecond
@@ -38,6 +38,7 @@ const (
 	maxRate       = 1e6
 	maxBatchSize  = 10_000
 	maxWindow     = 256
+	maxRead       = 10_000 // records
 	maxPartitions = 16 * core.NumSlots
 	minDuration   = time.Millisecond
 	maxDuration   = 24 * time.Hour
@@ -52,13 +53,14 @@ type Options struct {
 	// Routes to serve; default the one route waybill.DefaultRoute, to the relay's publisher, in per-key order.
 	Routes []Route
 
-	// BatchSize bounds the records of a route in one read and in one publish; default 500, 1 to 10,000. In per-key
-	// order a publish takes half of it, unless the publisher pipelines keys: a key waits until its call is over.
-	// With 1 and a Window of 1 the relay is sequential.
+	// BatchSize bounds the records of a route in one publish; default 500, 1 to 10,000. In per-key order a publish
+	// takes half of it, unless the publisher pipelines keys: a key waits until its call is over. With 1 and a
+	// Window of 1 the relay is sequential.
 	BatchSize int
 	// BatchBytes bounds the bodies of a route in one read; default 16 MiB, negative = unbounded.
 	BatchBytes int64
-	// Window is how many batches of a route may be in memory, ready or on their way; default 4, 1 to 256.
+	// Window is how many batches of a route may be in memory, ready or on their way; default 8, 1 to 256. A
+	// read brings as many records as have room, at most 10,000, so that a far database is asked seldom.
 	Window int
 	// PollMin and PollMax bound the pause after a read that found nothing: it doubles from one to the other.
 	// Defaults 50 ms and 1 min; with a store that is no core.Waiter, so that nothing else ends the pause, 10 ms and

@@ -23,7 +23,7 @@ func TestDefaults(t *testing.T) {
 		Routes:            []relay.Route{{Name: "default", Weight: 1, Partitions: 64}},
 		BatchSize:         500,
 		BatchBytes:        16 << 20,
-		Window:            4,
+		Window:            8,
 		PollMin:           50 * time.Millisecond,
 		PollMax:           time.Minute,
 		Lease:             10 * time.Second,

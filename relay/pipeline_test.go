@@ -5,6 +5,7 @@ import (
 	"errors"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -43,7 +44,10 @@ func TestStagesOverlap(t *testing.T) {
 			stageOf(2, 9*time.Millisecond)
 			return next()
 		}
-		b.before = func(context.Context, []waybill.Envelope) { stageOf(1, 19*time.Millisecond) }
+		var calls atomic.Int64
+		b.before = func(context.Context, []waybill.Envelope) { // they end one after the other
+			stageOf(1, time.Duration(10+calls.Add(1)%8*3)*time.Millisecond)
+		}
 		stage(t, mem, msgs(2000, func(i int) string { return strconv.Itoa(i) })...)
 		start := time.Now()
 		stop := begin(t, newRelay(t, s, b, relay.Options{BatchSize: 50}))
@@ -59,6 +63,34 @@ func TestStagesOverlap(t *testing.T) {
 			t.Errorf("took %s; forty reads alone take %s", took, raw)
 		}
 		t.Logf("%v in progress at once; %s", all, took)
+	})
+}
+
+// OP-24: a relay whose publisher confirms slowly does not read a few records after each confirm.
+func TestReadsBringMany(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		mem, b := newStore(t), newBus()
+		serial(b, time.Millisecond)
+		const n, batch, window = 4000, 50, 8
+		stage(t, mem, msgs(n, noKey)...)
+		s := &faulty{OutboxStore: mem}
+		full := 0
+		s.read = func(_ core.ReadRequest, next func() (core.ReadResult, error)) (core.ReadResult, error) {
+			result, err := next()
+			for _, r := range result.Ranges {
+				full += min(len(r.Records), 1)
+			}
+			return result, err
+		}
+		stop := begin(t, newRelay(t, s, b, relay.Options{BatchSize: batch, Window: window}))
+		within(t, 10*time.Second, "drained", func() bool { return b.count() == n })
+		if err := stop(); err != nil {
+			t.Error(err)
+		}
+		if most := n / (batch * window / 5); full > most {
+			t.Errorf("%d reads brought %d messages, want %d at most", full, n, most)
+		}
 	})
 }
 

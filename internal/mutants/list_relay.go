@@ -16,7 +16,7 @@ func root() []mutant {
 // relay are faults of the relay.
 func relay() []mutant {
 	const publish, breaker, member = "relay/publish.go", "relay/breaker.go", "relay/member.go"
-	return group{pkg: "./relay", args: []string{"-skip", "^TestUnroutable(HasItsOwnHorizon|BacklogIsProbed)$"}}.of(
+	all := group{pkg: "./relay", args: []string{"-skip", "^TestUnroutable(HasItsOwnHorizon|BacklogIsProbed)$"}}.of(
 		mutant{id: "fleet-late-commit", fault: "a record that commits after the visit is not seen", file: "relay/fleet.go", old: "\t\to.openBefore = v.state.Xmax\n", new: "\t\to.openBefore = 0\n", tests: "^TestFleetSeesLateCommits$"},
 		mutant{id: "fleet-circle", fault: "a busy database has an idle outbox visited for ever", file: "relay/fleet.go", old: "\tif v.before != o.known {\n", new: "\tif v.before == v.before {\n", tests: "^TestFleetSeesLateCommits$"},
 		mutant{id: "fleet-timer", fault: "a timer is not waited for", file: "relay/fleet.go", old: "\tif v.state.NextIn >= 0 {", new: "\tif v.state.NextIn > 1<<62 {", tests: "^TestFleetWaitsForTimers$"},
@@ -28,6 +28,7 @@ func relay() []mutant {
 		mutant{id: "relay-stored-retry", fault: "a retry stores the error with its secrets", file: "relay/outcome.go", old: "core.Retry(&item.Record, e.stored(err), in)", new: "core.Retry(&item.Record, err, in)", tests: "^TestStoredErrorsAreWithoutSecrets$"},
 		mutant{id: "relay-stored-unroutable", fault: "commands cannot see that a message is unroutable", file: "relay/outcome.go", old: "if errors.Is(err, waybill.ErrUnroutable) {", new: "if errors.Is(err, nil) {", tests: "^TestStoredErrorsAreWithoutSecrets$"},
 		mutant{id: "relay-two-routes", fault: "a message is staged on the first of its routes alone", file: "core/stamp.go", old: "for j, r := range routes {", new: "for j, r := range routes[:1] {", tests: "^TestOneMessageOnTwoRoutes$"},
+		mutant{id: "relay-read-few", fault: "a relay reads a few records after each confirm", file: "dispatch/route.go", old: "const readWorth = 4", new: "const readWorth = 1 << 30", tests: "^TestReadsBringMany$"},
 		mutant{id: "relay-overdue", fault: "nobody hears of a publisher that does not return", file: "relay/loop.go", old: "\tnext = earliest(next, e.stepOverdue())\n", new: "", tests: "^TestOverduePublishIsSaid$"},
 		mutant{id: "relay-after", fault: "the broker's own delay for a message is ignored", file: publish, old: "if errors.As(err, &ce) && ce.After > 0 {", new: "if errors.As(err, &ce) && ce.After < 0 {", tests: "^TestBrokersDelayOfAMessage$"},
 		mutant{id: "relay-outage-after", fault: "the broker's own delay in an outage is ignored", file: breaker, old: "if errors.As(cause, &e) && e.After > 0 {", new: "if errors.As(cause, &e) && e.After < 0 {", tests: "^TestBrokersDelayInAnOutage$"},
@@ -66,4 +67,7 @@ func relay() []mutant {
 		mutant{id: "relay-late-part", fault: "a part of a call begins after the lease", file: "relay/publish.go", old: "if from > 0 && !c.lease.holds() {", new: "if from > 0 && c.lease == nil {", tests: "^TestNoPartBeginsAfterTheLease$"},
 		mutant{id: "relay-expired-lines", fault: "each message that expired has a line of its own", file: "relay/outcome.go", old: "if !ok {\n\t\t\tlevel = slog.LevelDebug", new: "if !ok && suppressed > 0 {\n\t\t\tlevel = slog.LevelDebug", tests: "^TestManyExpired$"},
 	)
+	return append(all, group{pkg: "./store/memory"}.of(
+		mutant{id: "relay-read-batch", fault: "a relay reads no more than it publishes at once", file: "relay/loop.go", old: "Batch: min(window, maxRead)", new: "Batch: r.opts.BatchSize", tests: "^TestNearBest$"},
+	)...)
 }

@@ -22,6 +22,7 @@ import (
 	"log/slog"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/waybill-go/waybill"
@@ -182,7 +183,7 @@ func (a *adapted) Unwrap() any { return a.Subscriber }
 
 // Subscribe implements core.Subscriber.
 func (a *adapted) Subscribe(ctx context.Context, sub core.Subscription) (core.Receiver, error) {
-	sub.Prefetch, sub.MaxPrefetch = consumer.DefaultConcurrency, sub.Prefetch
+	sub.Prefetch, sub.MaxPrefetch = consumer.DefaultConcurrency, max(sub.Prefetch, sub.MaxPrefetch)
 	r, err := a.Subscriber.Subscribe(ctx, sub)
 	if err != nil {
 		return nil, err
@@ -337,9 +338,9 @@ func Transport(t *testing.T, b Bus) {
 		}
 	}
 	consumers := Ideal(messages, b.Batch)
-	relays := map[string]func() Drain{
-		"BatchSize 2,000": publish(open, relay.Options{BatchSize: 2000}),
-		"Window 16":       publish(open, relay.Options{Window: 16}),
+	relays := map[string]func() Drain{}
+	for name, o := range bestRelays {
+		relays[name] = publish(open, o)
 	}
 	for name, open := range b.Better {
 		consumers[name], relays[name] = consume(open), publish(open, relay.Options{})
@@ -382,10 +383,67 @@ func Drained(t *testing.T, link *rounds.Proxy, messages int, open, best func(t *
 			return Relay(t, link, store, &sharedtest.Publisher{}, o, messages)
 		}
 	}
-	NearBest(t, drain(open, relay.Options{}), map[string]func() Drain{
-		"BatchSize 2,000": drain(best, relay.Options{BatchSize: 2000}),
-		"Window 16":       drain(best, relay.Options{Window: 16}),
+	others := map[string]func() Drain{}
+	for name, o := range bestRelays {
+		others[name] = drain(best, o)
+	}
+	NearBest(t, drain(open, relay.Options{}), others)
+}
+
+// bestRelays are the options of relays to compare with.
+var bestRelays = map[string]relay.Options{"BatchSize 2,000": {BatchSize: 2000, Window: 4}, "Window 16": {Window: 16}}
+
+// Embedded is [Drained] for a store in the process of the relay, which has no connections to count. Each call takes so
+// many round trips of virtual time, and each message [Relaying].
+func Embedded(t *testing.T, messages, trips int, open func(t *testing.T) (core.OutboxStore, Stage)) {
+	t.Helper()
+	for _, trip := range Trips {
+		call := time.Duration(trips) * (trip + Loopback)
+		own := embedded(t, call, messages, open, relay.Options{})
+		for name, o := range bestRelays {
+			rate := float64(embedded(t, call, messages, open, o)) / float64(own)
+			t.Logf("%s of round trip: %.2f of the rate with %s", trip, rate, name)
+			if rate < Least {
+				t.Errorf("at %s of round trip the rate is %.2f of that with %s, want %.1f", trip, rate, name, Least)
+			}
+		}
+	}
+}
+
+// embedded returns the virtual time of a drain.
+func embedded(t *testing.T, call time.Duration, messages int, open func(t *testing.T) (core.OutboxStore, Stage), o relay.Options) (took time.Duration) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		patience.BudgetOf(t).Calls(2*messages, "a drain")
+		store, stage := open(t)
+		for n := 0; n < messages; n += 1000 {
+			stage(t, Messages(min(1000, messages-n)))
+		}
+		o.Logger = quiet
+		ctx, stop := context.WithCancel(t.Context())
+		processor := make(chan struct{}, 1) // handles one message at a time
+		seen := 0
+		r, err := relay.New(&sharedtest.Store{OutboxStore: store, Before: func(context.Context, string, any) error {
+			time.Sleep(call)
+			return nil
+		}}, &publisher{&sharedtest.Publisher{}, func(n int) {
+			processor <- struct{}{}
+			defer func() { <-processor }()
+			time.Sleep(time.Duration(n) * Relaying)
+			if seen += n; seen == messages {
+				stop()
+			}
+		}}, o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		begin := time.Now()
+		if err := r.Run(ctx); err != nil || seen != messages {
+			t.Fatalf("%d of %d messages were seen: %v", seen, messages, err)
+		}
+		took = time.Since(begin)
 	})
+	return took
 }
 
 // Marked compares consumers whose handlers write nothing but the mark of their inbox: one that sets no option with one

@@ -213,7 +213,7 @@ func blockReasons(block bool) map[string]bson.M {
 func (w *work) bySequence(index string, limit int) *options.FindOptionsBuilder {
 	opts := w.by(index).SetSort(bson.M{"seq": 1})
 	if limit > 0 {
-		opts = opts.SetLimit(int64(limit) + 1).SetBatchSize(int32(min(limit+1, 1000)))
+		opts = opts.SetLimit(int64(limit) + 1).SetBatchSize(int32(min(limit+1, 10_001)))
 	}
 	return opts
 }

@@ -71,22 +71,25 @@ func (r *countedReceiver) Settle(ctx context.Context, acks []core.Ack) core.Resu
 	return r.Receiver.Settle(ctx, acks)
 }
 
-// CO-03, CO-26, IN-08: a consumer without options holds at most 128 MiB of messages of 700 KB, for any handlers.
+// CO-03, CO-26, IN-08: a consumer holds at most 128 MiB of messages of 700 KB, for any handlers, and with any Prefetch
+// unless it keeps the order.
 func TestConsumerHoldsFewBytes(t *testing.T) {
 	const size, limit = 700_000, 128 << 20
 	mq := testenv.RabbitMQ(t)
 	for name, tt := range map[string]struct {
 		inOrder, batch bool
+		prefetch       int
 		n              int   // messages
 		first          int64 // how many come before one is handled
 	}{
-		"single": {false, false, 60, 10}, "batches": {false, true, 200, 64},
-		"in order": {true, false, 60, 20}, "batches in order": {true, true, 200, 64},
+		"single": {false, false, 0, 60, 10}, "batches": {false, true, 0, 200, 64},
+		"in order": {true, false, 0, 60, 20}, "batches in order": {true, true, 0, 200, 64},
+		"a prefetch": {false, false, 1000, 200, 64}, "batches with a prefetch": {false, true, 1000, 200, 64},
 	} {
 		t.Run(name, func(t *testing.T) {
 			bus := &counted{Transport: dial(t, mq.URL, rabbitmq.Options{})}
-			queue := fmt.Sprintf("q-%t-%t", tt.inOrder, tt.batch)
-			c, err := consumer.New(bus, consumer.Options{Logger: quiet()})
+			queue := fmt.Sprintf("q-%t-%t-%d", tt.inOrder, tt.batch, tt.prefetch)
+			c, err := consumer.New(bus, consumer.Options{Logger: quiet(), Prefetch: tt.prefetch})
 			if err != nil {
 				t.Fatal(err)
 			}

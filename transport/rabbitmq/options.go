@@ -65,11 +65,12 @@ type Options struct {
 	// PrefetchBytes bounds, about, the bytes of the bodies that a subscription holds unsettled; what Receive has
 	// returned counts too. RabbitMQ sends ahead a number of messages. That number is Subscription.Prefetch until
 	// more bytes are held than the bound, then what fits of the sizes that came, at least 1, and again more when
-	// bodies become small. It changes when all of them are held. So after a start, or when bodies become larger,
-	// a whole prefetch may exceed it, once; and handlers that keep more than half of it for a second may hold
-	// up to twice the bound. Without a Subscription.Prefetch nothing exceeds it: what is too much goes back, and
-	// comes again, with a count up to RabbitMQ 4.2. It has no effect with Subscription.InOrder, where another
-	// consumer would take over: lower Prefetch there. Default 64 MiB; negative = no bound.
+	// bodies become small. It changes when all of them are held. A consumer without a Prefetch, or with one above
+	// 64 and twice its Concurrency, begins with few, and nothing exceeds the bound: what is too much goes back, and
+	// comes again, with a count up to RabbitMQ 4.2. Otherwise a whole prefetch may exceed it, once, after a start
+	// or when bodies become larger; and handlers that keep more than half of it for a second may hold up to twice
+	// the bound. It has no effect with Subscription.InOrder, where another consumer would take over: lower Prefetch
+	// there. Default 64 MiB; negative = no bound.
 	PrefetchBytes int
 	// Lazy leaves it to the first use to connect, so that Dial returns at once. Then a broker that is down at the
 	// start is an outage as any other.
