@@ -2,12 +2,14 @@ package relay
 
 import (
 	"errors"
+	"log/slog"
 	"time"
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/dispatch"
 	"github.com/waybill-go/waybill/internal/errtext"
+	"github.com/waybill-go/waybill/internal/obs"
 )
 
 // Each record that a relay hands out gets one outcome. publish.go concludes the published ones; here are the others:
@@ -64,8 +66,17 @@ func (e *engine) abandon(item *dispatch.Item, reason waybill.Reason, err error) 
 	if reason == waybill.ReasonUndecodable {
 		event = "relay.undecodable"
 	}
-	e.log.ErrorContext(core.ContextWithTrace(e.base, &item.Record.Envelope), "message abandoned",
-		append([]any{"event", event, "reason", string(reason), "error", core.ErrorText(err)}, ofMessage(item)...)...)
+	level, args := slog.LevelError, append([]any{"event", event, "reason", string(reason), "error", core.ErrorText(err)}, ofMessage(item)...)
+	if reason == waybill.ReasonExpired { // after a long outage they are many
+		suppressed, ok := e.limiter.Allow(e.now, event+" "+string(reason)+" "+item.Route())
+		if !ok {
+			level = slog.LevelDebug
+		}
+		if suppressed > 0 {
+			args = append(args, obs.Suppressed, suppressed)
+		}
+	}
+	e.log.Log(core.ContextWithTrace(e.base, &item.Record.Envelope), level, "message abandoned", args...)
 	if e.opts.Hooks.OnAbandoned != nil {
 		ev := e.event(item)
 		ev.Err, ev.Reason = err, reason

@@ -57,5 +57,6 @@ func relay() []mutant {
 		mutant{id: "relay-pipelined-tail", fault: "a later record of a key is not released behind a failed one", file: publish, old: "case ok && first < i: // the error belongs to an earlier one\n\t\t\te.release(item, false)", new: "case ok && first < i: // the error belongs to an earlier one\n\t\t\te.failed(item, err, c)", tests: "^TestFaultsLoseNothingAndKeepOrder$"},
 		mutant{id: "relay-presence-late", fault: "the first message waits for what shows that the relay is there", file: "relay/presence.go", old: "e.counts.Published == 0 &&", new: "e.counts.Published < 0 &&", tests: "^TestFirstMessageWaitsForNoPresence$"},
 		mutant{id: "relay-late-part", fault: "a part of a call begins after the lease", file: "relay/publish.go", old: "if from > 0 && !c.lease.holds() {", new: "if from > 0 && c.lease == nil {", tests: "^TestNoPartBeginsAfterTheLease$"},
+		mutant{id: "relay-expired-lines", fault: "each message that expired has a line of its own", file: "relay/outcome.go", old: "if !ok {\n\t\t\tlevel = slog.LevelDebug", new: "if !ok && suppressed > 0 {\n\t\t\tlevel = slog.LevelDebug", tests: "^TestManyExpired$"},
 	)
 }
