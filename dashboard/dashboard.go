@@ -123,7 +123,7 @@ func (d *Dashboard) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 // Run keeps the history of the charts while no browser looks, until ctx ends. It costs the stores one set of questions
-// in five seconds.
+// in five seconds. The collection of Options.Metrics asks them nothing more.
 func (d *Dashboard) Run(ctx context.Context) error {
 	t := time.NewTicker(5 * time.Second)
 	defer t.Stop()

@@ -4,15 +4,20 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"go.opentelemetry.io/otel/sdk/metric"
+	"go.opentelemetry.io/otel/sdk/metric/metricdata"
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/admin"
@@ -20,7 +25,9 @@ import (
 	"github.com/waybill-go/waybill/dashboard"
 	"github.com/waybill-go/waybill/internal/demo"
 	"github.com/waybill-go/waybill/internal/patience"
+	"github.com/waybill-go/waybill/relay"
 	"github.com/waybill-go/waybill/store/memory"
+	memtransport "github.com/waybill-go/waybill/transport/memory"
 )
 
 // find returns the record of the only message that matches.
@@ -142,6 +149,7 @@ type shown struct {
 	met         atomic.Int64
 	err         error
 	noHeartbeat error
+	count       func(call string) // nil = the calls have no budget
 }
 
 func (s *shown) Unwrap() any { return s.OutboxStore }
@@ -162,6 +170,7 @@ func (s *shown) List(ctx context.Context, f admin.Filter, p admin.PageRequest) (
 
 func (s *shown) Heartbeat(ctx context.Context, m core.HeartbeatRequest) (core.Membership, error) {
 	s.met.Add(1)
+	s.counts("heartbeat")
 	if err := cmp.Or(s.err, s.noHeartbeat); err != nil {
 		return core.Membership{}, err
 	}
@@ -170,11 +179,23 @@ func (s *shown) Heartbeat(ctx context.Context, m core.HeartbeatRequest) (core.Me
 
 func (s *shown) Counts(ctx context.Context) ([]admin.Count, error) {
 	s.asked.Add(1)
+	s.counts("counts")
 	if s.err != nil {
 		return nil, s.err
 	}
 	counter, _ := core.As[admin.Counter](s.OutboxStore)
 	return counter.Counts(ctx)
+}
+
+func (s *shown) Read(ctx context.Context, self core.Session, r core.ReadRequest) (core.ReadResult, error) {
+	s.counts("read")
+	return s.OutboxStore.Read(ctx, self, r)
+}
+
+func (s *shown) counts(call string) {
+	if s.count != nil {
+		s.count(call)
+	}
 }
 
 // crowded is a store with more messages than it counts.
@@ -199,6 +220,47 @@ func TestEstimatesAreMarked(t *testing.T) {
 	page := b.get("/", http.StatusOK)
 	has(t, page, "a ~30 120 0 >10 000 ~20 000 ", "Waiting >40 120 messages", "More than 40 120 messages on route a of x wait",
 		"More than 10 000 messages on route a of x failed", "About 20 000 messages on route a of x are given up")
+}
+
+// Without a viewer the stores are counted once in five seconds, also for the metrics of a relay of this process.
+// OP-07
+func TestNobodyLooks(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		patience.BudgetOf(t).Time(2*time.Minute, "a minute passes on purpose")
+		store, err := memory.New(memory.Options{Source: "/test"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		counted, reader := &shown{OutboxStore: store, count: patience.BudgetOf(t).Counter()}, metric.NewManualReader()
+		bus, err := memtransport.New(memtransport.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		quiet := slog.New(slog.DiscardHandler)
+		r, err := relay.New(counted, bus, relay.Options{Logger: quiet, StaleAfter: -1, MeterProvider: metric.NewMeterProvider(metric.WithReader(reader))})
+		if err != nil {
+			t.Fatal(err)
+		}
+		d, err := dashboard.New(dashboard.Options{Outboxes: []dashboard.Outbox{{Name: "x", Store: counted, Relay: r}}, Metrics: reader, Open: true, Logger: quiet})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		var all sync.WaitGroup
+		all.Go(func() { _ = r.Run(ctx) })
+		all.Go(func() { _ = d.Run(ctx) })
+		time.Sleep(time.Minute + time.Second)
+		if n := counted.asked.Load(); n != 12 {
+			t.Errorf("the store was counted %d times in a minute, want 12", n)
+		}
+		var scrape metricdata.ResourceMetrics
+		if err := reader.Collect(ctx, &scrape); err != nil || counted.asked.Load() != 13 {
+			t.Errorf("a scrape counts the store once: %d, %v", counted.asked.Load(), err)
+		}
+		cancel()
+		all.Wait()
+	})
 }
 
 // curious is a relay that wants the counts again and again.

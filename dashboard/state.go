@@ -10,6 +10,7 @@ import (
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/internal/obs"
 )
 
 const (
@@ -163,7 +164,7 @@ func (d *Dashboard) measure(ctx context.Context, now time.Time) sample {
 		return s
 	}
 	var all metricdata.ResourceMetrics
-	if err := d.opts.Metrics.Collect(ctx, &all); err != nil {
+	if err := d.opts.Metrics.Collect(obs.WithoutStores(ctx), &all); err != nil {
 		return s // an instrument that failed has said so in the log
 	}
 	for _, scope := range all.ScopeMetrics {

@@ -25,6 +25,7 @@ import (
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/internal/patience"
+	"github.com/waybill-go/waybill/internal/sharedtest"
 	"github.com/waybill-go/waybill/relay"
 	"github.com/waybill-go/waybill/store/memory"
 )
@@ -191,7 +192,7 @@ func TestTelemetry(t *testing.T) {
 	want := map[string]string{
 		"waybill.relay.published":     "1 route=default,transport=relay_test; 0 at 0",
 		"waybill.relay.failures":      "1 class=rejected,error.type=rejected,route=default,transport=relay_test; 6 at 0",
-		"waybill.relay.abandoned":     "10 at 0",
+		"waybill.relay.abandoned":     "8 at 0",
 		"waybill.relay.lease.lost":    "1 at 0",
 		"waybill.relay.breaker.state": "1 at 0",
 		"waybill.relay.message.age":   "true",
@@ -255,4 +256,48 @@ func checkPublishSpans(t *testing.T, published []trace.ReadOnlySpan, travels ote
 			t.Errorf("span %s travels, want %s, which created the message", travels.SpanID(), sp.Parent().SpanID())
 		}
 	}
+}
+
+// RL-30: messages that expired during a long outage write some lines, and not one each; one that the broker refuses for
+// good always has its own.
+func TestManyExpired(t *testing.T) {
+	t.Parallel()
+	const n = 2000
+	synctest.Test(t, func(t *testing.T) {
+		patience.BudgetOf(t).Time(time.Hour, "the messages expire first")
+		s, b := newStore(t), newBus()
+		b.answer = func(*waybill.Envelope, int) error {
+			return &waybill.Error{Class: waybill.ClassPermanent, Err: errors.New("never")}
+		}
+		old := msgs(n, noKey)
+		for i := range old {
+			old[i].Expires = time.Now().Add(time.Minute)
+		}
+		stage(t, s, old...)
+		patience.Pass(t, 10*time.Minute)
+		refused := msgs(100, noKey)
+		for i := range refused {
+			refused[i].ID = fmt.Sprint("refused-", i)
+		}
+		stage(t, s, refused...)
+		var buf sharedtest.Log
+		stop := begin(t, newRelay(t, s, b, relay.Options{Logger: slog.New(slog.NewTextHandler(&buf, nil))}))
+		patience.Pass(t, 5*time.Minute)
+		if err := stop(); err != nil {
+			t.Error(err)
+		}
+		expired, others := 0, 0
+		for line := range strings.Lines(buf.Take()) {
+			switch {
+			case !strings.Contains(line, "event=relay.abandoned"):
+			case strings.Contains(line, "reason=expired"):
+				expired++
+			default:
+				others++
+			}
+		}
+		if got := states(s)[core.StateAbandoned]; got != n+len(refused) || expired < 1 || expired > 20 || others != len(refused) {
+			t.Errorf("%d abandoned, %d lines about expired messages, %d about others", got, expired, others)
+		}
+	})
 }

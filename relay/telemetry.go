@@ -93,10 +93,11 @@ func (t *telemetry) routeLabels(ctx context.Context, route, transport string, d 
 	return l
 }
 
-// abandonReasons are the reasons with which a relay abandons records.
+// abandonReasons are the reasons with which a relay abandons records. What an operator ends does not count, also if the
+// relay carries it out.
 var abandonReasons = [...]waybill.Reason{
 	waybill.ReasonRejected, waybill.ReasonAttempts, waybill.ReasonUndecodable, waybill.ReasonTooLarge, waybill.ReasonForbidden,
-	waybill.ReasonUnroutable, waybill.ReasonExpired, waybill.ReasonCrashed, waybill.ReasonSkipped, waybill.ReasonSetAside,
+	waybill.ReasonUnroutable, waybill.ReasonExpired, waybill.ReasonCrashed,
 }
 
 // failureKinds are the failures that every transport has.
@@ -240,7 +241,7 @@ func (r *Relay) gauges(c admin.Counter, e *engine) (stop func(), err error) {
 				o.ObserveInt64(partitions, int64(e.d.Status(rt.Name).Owned), metric.WithAttributeSet(rt.labels.set))
 			}
 		})
-		if c == nil {
+		if c == nil || !obs.AsksStores(ctx) {
 			return nil
 		}
 		return r.observe(ctx, c, o, stored, lost)

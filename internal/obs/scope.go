@@ -1,6 +1,7 @@
 package obs
 
 import (
+	"context"
 	"runtime/debug"
 	"sync"
 
@@ -51,3 +52,15 @@ func Buckets() metric.HistogramOption {
 	return metric.WithExplicitBucketBoundaries(.001, .0025, .005, .01, .025, .05, .075, .1, .25, .5, .75, 1, 2.5, 5, 7.5, 10,
 		30, 60, 300, 900, 3600, 21600, 86400)
 }
+
+// storesKnown marks a context of WithoutStores.
+type storesKnown struct{}
+
+// WithoutStores returns a context for a collection of metrics that leaves out what a store must be asked for: its
+// caller asks the stores itself.
+func WithoutStores(ctx context.Context) context.Context {
+	return context.WithValue(ctx, storesKnown{}, true)
+}
+
+// AsksStores reports whether a collection asks stores; see [WithoutStores].
+func AsksStores(ctx context.Context) bool { return ctx.Value(storesKnown{}) == nil }

@@ -114,7 +114,7 @@ func (t *Transport) observe(ctx context.Context, o metric.Observer, counter admi
 		queues = append(queues, r.queue)
 	}
 	t.mu.Unlock()
-	if len(queues) == 0 {
+	if len(queues) == 0 || !obs.AsksStores(ctx) {
 		return nil
 	}
 	counts, err := upkeep.Count(ctx, counter)
