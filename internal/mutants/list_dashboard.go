@@ -42,6 +42,6 @@ func shown() []mutant {
 		mutant{id: "dashboard-shared", fault: "each viewer asks the store", file: "dashboard/state.go", old: "now.Sub(d.state.at) >= freshFor", new: "now.Sub(d.state.at) >= 0", tests: "^TestViewersShareTheQuestions$"},
 		mutant{id: "dashboard-waits", fault: "the page of a message does not say why it waits", file: messages, old: "data.Waits, data.Other = why.String(), why.Other;", new: "data.Other = why.Other;", tests: "^TestWhyItWaits$"},
 		mutant{id: "dashboard-session-password", fault: "a session outlives the password that began it", file: "dashboard/session.go", old: "s.sign(\"session\", payload, s.passwordOf(strings.TrimPrefix(who, member)))", new: "s.sign(\"session\", payload, strings.TrimPrefix(who, member))", tests: "^TestUsersAreReplaced$"},
-		mutant{id: "dashboard-asks-twice", fault: "the charts count each store a second time", file: "dashboard/state.go", old: "Collect(obs.WithoutStores(ctx), &all)", new: "Collect(context.WithValue(ctx, obs.WithoutStores, true), &all)", tests: "^TestNobodyLooks$"},
+		mutant{id: "dashboard-asks-twice", fault: "the charts count each store a second time", file: "dashboard/state.go", old: "Collect(obs.WithoutStores(ctx), &all)", new: "Collect(context.WithValue(ctx, obs.Scope, true), &all)", tests: "^TestNobodyLooks$"},
 	)
 }
