@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -425,7 +426,7 @@ func TestFleetBesideAnother(t *testing.T) {
 		_, stop := beginFleet(t, town, b, relay.Options{}, relay.FleetOptions{})
 		defer stop()
 		for i := range 40 {
-			town.stage("a", msg(fmt.Sprint(i), ""))
+			town.stage("a", msg(strconv.Itoa(i), ""))
 			patience.Pass(t, 500*time.Millisecond)
 		}
 		if n := town.takes("peek"); n > 6 || b.count() > 0 || town.takes("store") > 0 {

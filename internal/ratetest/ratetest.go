@@ -424,12 +424,12 @@ func embedded(t *testing.T, call time.Duration, messages int, open func(t *testi
 		processor := make(chan struct{}, 1) // handles one message at a time
 		seen := 0
 		r, err := relay.New(&sharedtest.Store{OutboxStore: store, Before: func(context.Context, string, any) error {
-			time.Sleep(call)
+			time.Sleep(call) //nolint:forbidigo // in virtual time
 			return nil
 		}}, &publisher{&sharedtest.Publisher{}, func(n int) {
 			processor <- struct{}{}
 			defer func() { <-processor }()
-			time.Sleep(time.Duration(n) * Relaying)
+			time.Sleep(time.Duration(n) * Relaying) //nolint:forbidigo // in virtual time
 			if seen += n; seen == messages {
 				stop()
 			}

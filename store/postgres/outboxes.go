@@ -166,7 +166,7 @@ func (o *Outboxes) look(ctx context.Context, after string, skipLocked bool) (pag
 	return page, err
 }
 
-// Peek returns what waits in one schema; see [outboxes.All].
+// Peek returns the state of one schema; see [outboxes.All].
 func (o *Outboxes) Peek(ctx context.Context, name string, routes []string) (s outboxes.State, err error) {
 	n := newNames(name, o.opts.Table, "")
 	one := &Outbox{conns: conns.Pool(o.pool)}

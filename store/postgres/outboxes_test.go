@@ -118,7 +118,8 @@ func TestLookAtManyOutboxes(t *testing.T) {
 	}
 }
 
-// OP-13: a Peek knows what waits. It is not misled by records that are kept, on other routes, or of other schemas.
+// OP-13: a Peek knows whether records wait. It is not misled by records that are kept, on other routes, or of other
+// schemas.
 func TestPeekAtAnOutbox(t *testing.T) {
 	t.Parallel()
 	pool := newPool(t)
@@ -128,7 +129,7 @@ func TestPeekAtAnOutbox(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	peek := func(what string, work bool, timer bool) (s outboxes.State) {
+	peek := func(what string, work, timer bool) (s outboxes.State) {
 		t.Helper()
 		s, err := many.Peek(t.Context(), "a", []string{"default", "other"})
 		if err != nil || s.Work != work || s.Served || (s.NextIn > 0) != timer {

@@ -163,9 +163,9 @@ func ChannelError(err error) *waybill.Error { return channelError(err) }
 
 // removedSome is a context that ends when its walk has removed a message, before the walk asks the next question.
 type removedSome struct {
-	context.Context
-	w     *parkedWalk
-	ended chan struct{}
+	context.Context //nolint:containedctx // it is one
+	w               *parkedWalk
+	ended           chan struct{}
 }
 
 func (c *removedSome) Done() <-chan struct{} {
