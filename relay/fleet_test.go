@@ -54,6 +54,20 @@ func (t *town) calls(kind string) {
 	t.count[kind]++
 }
 
+// counted returns how many calls of a kind there were.
+func (t *town) counted(kind string) int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.count[kind]
+}
+
+// with changes the town, or reads it.
+func (t *town) with(fn func()) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	fn()
+}
+
 // takes returns how many calls of a kind there were since it was asked before.
 func (t *town) takes(kind string) int {
 	t.mu.Lock()
@@ -202,7 +216,7 @@ func TestIdleFleet(t *testing.T) {
 		town := newTown(t, numbered(1000)...)
 		f, stop := beginFleet(t, town, newBus(), relay.Options{}, relay.FleetOptions{})
 		defer stop()
-		within(t, time.Minute, "each outbox was seen", func() bool { return town.count["peek"] == 1000 })
+		within(t, time.Minute, "each outbox was seen", func() bool { return town.counted("peek") == 1000 })
 		town.takes("look")
 		town.takes("peek")
 		const minutes = 10
@@ -230,7 +244,7 @@ func TestColdOutbox(t *testing.T) {
 		town, b := newTown(t, numbered(1000)...), newBus()
 		_, stop := beginFleet(t, town, b, relay.Options{CleanInterval: -1}, relay.FleetOptions{Linger: 3 * time.Second})
 		defer stop()
-		within(t, time.Minute, "each outbox was seen", func() bool { return town.count["peek"] == 1000 })
+		within(t, time.Minute, "each outbox was seen", func() bool { return town.counted("peek") == 1000 })
 		town.takes("look")
 		town.stage("t0777", msg("a", ""))
 		within(t, time.Second, "it arrives", func() bool { return b.count() == 1 })
@@ -288,7 +302,7 @@ func TestFleetSeesLateCommits(t *testing.T) {
 		town, b := newTown(t, "a", "b"), newBus()
 		_, stop := beginFleet(t, town, b, relay.Options{}, relay.FleetOptions{})
 		defer stop()
-		within(t, time.Minute, "each outbox was seen", func() bool { return town.count["peek"] == 2 })
+		within(t, time.Minute, "each outbox was seen", func() bool { return town.counted("peek") == 2 })
 		commit := town.begin("a", msg("late", ""))
 		patience.Pass(t, 2*time.Second)
 		if n := town.takes("peek"); n != 3 {
@@ -352,7 +366,7 @@ func TestFleetWithABrokenOutbox(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log sharedtest.Log
 		town, b := newTown(t, "a", "b", "c"), newBus()
-		town.broken["b"] = errors.New("the table is gone")
+		town.with(func() { town.broken["b"] = errors.New("the table is gone") })
 		f, stop := beginFleet(t, town, b, relay.Options{Logger: slog.New(slog.NewTextHandler(&log, nil))}, relay.FleetOptions{})
 		defer stop()
 		town.stage("a", msg("a", ""))
@@ -388,9 +402,7 @@ func TestFleetWithoutItsDatabase(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		town, b := newTown(t, "a", "b"), newBus()
 		outage := func(err error) {
-			town.mu.Lock()
-			defer town.mu.Unlock()
-			town.broken["look"] = err
+			town.with(func() { town.broken["look"] = err })
 		}
 		outage(down())
 		f, stop := beginFleet(t, town, b, relay.Options{}, relay.FleetOptions{})
