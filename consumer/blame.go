@@ -41,8 +41,7 @@ const (
 	awayFor = time.Minute
 	// maxOwnPause bounds the pause of one message alone.
 	maxOwnPause = 10 * time.Minute
-	// toldFor is how long health tells of a message alone after its pause is over: it is due, or another process
-	// has it.
+	// toldFor is how long a message alone counts after its pause is over.
 	toldFor = 5 * time.Minute
 )
 
@@ -127,10 +126,12 @@ func (a *blames) find(m *message) *blame {
 	return a.of[identityOf(m)]
 }
 
-// alone returns how many messages meet outages alone, and were due at the time or later.
-func (a *blames) alone(due time.Time) (n int) {
-	for _, b := range a.of {
-		if b.alone > 0 && !b.due.Before(due) {
+// alone returns how many messages besides one meet outages alone, and are away, or were due a short time ago: they wait
+// for a handler, or another process has them.
+func (a *blames) alone(besides identity) (n int) {
+	due := time.Now().Add(-toldFor)
+	for id, b := range a.of {
+		if id != besides && b.alone > 0 && !b.due.Before(due) {
 			n++
 		}
 	}
@@ -203,7 +204,7 @@ func (r *runner) sendAway(m *message, v *verdict) {
 		delay *= time.Duration(len(r.load.blames.of) + 1)
 	}
 	if v.of.alone > 0 {
-		delay = r.ownPause(v)
+		delay = r.ownPause(m, v)
 		r.load.blames.cause = core.ErrorText(v.err)
 	}
 	if b := r.load.blames.find(m); b != nil {
@@ -221,8 +222,8 @@ func (r *runner) sendAway(m *message, v *verdict) {
 // ownPause returns the pause of a message that meets outages alone. Such messages take half of one handler's time
 // together, at most, unless they are too many for maxOwnPause. The time to settle one counts, too: a broker that
 // delivers first what is due would else deliver nothing else, once all of them take longer to come than their pauses.
-func (r *runner) ownPause(v *verdict) time.Duration {
-	all := r.load.blames.alone(time.Now()) + 1
+func (r *runner) ownPause(m *message, v *verdict) time.Duration {
+	all := r.load.blames.alone(identityOf(m)) + 1
 	return max(r.pauseDelay(v.of.alone), min(time.Duration(2*all)*(v.took+r.load.blames.trip), maxOwnPause))
 }
 

@@ -400,6 +400,17 @@ func TestProbeThatTakesLong(t *testing.T) {
 	}
 }
 
+// hourly is a handler that takes an hour, or meets an outage until the dependency is up.
+func hourly(up *atomic.Bool) waybill.Handler {
+	return handle(func(context.Context, *waybill.Delivery) error {
+		if !up.Load() {
+			return waybill.Outage(errBoom)
+		}
+		travel(time.Hour)
+		return nil
+	})
+}
+
 // A message that probed for so long that others could probe beside it, and came to a good end, ends the pause, too.
 func TestProbeThatTookLongEndsThePause(t *testing.T) {
 	t.Parallel()
@@ -408,13 +419,7 @@ func TestProbeThatTookLongEndsThePause(t *testing.T) {
 		f := &far{bus: declared(t), trip: time.Millisecond}
 		var up atomic.Bool
 		c := newConsumer(t, f, consumer.Options{Concurrency: 4})
-		err := c.Handle(waybill.Subscription{Queue: queue}, handle(func(context.Context, *waybill.Delivery) error {
-			if !up.Load() {
-				return waybill.Outage(errBoom)
-			}
-			travel(time.Hour)
-			return nil
-		}))
+		err := c.Handle(waybill.Subscription{Queue: queue}, hourly(&up))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -438,13 +443,7 @@ func TestProbesAreAsManyAsHandlers(t *testing.T) {
 		patience.BudgetOf(t).Time(6*time.Hour, "a handler runs for so long")
 		f := &far{bus: declared(t), trip: time.Millisecond}
 		var up atomic.Bool
-		stop := start(t, f, consumer.Options{Concurrency: 2}, waybill.Subscription{Prefetch: 10}, handle(func(context.Context, *waybill.Delivery) error {
-			if !up.Load() {
-				return waybill.Outage(errBoom)
-			}
-			travel(time.Hour)
-			return nil
-		}))
+		stop := start(t, f, consumer.Options{Concurrency: 2}, waybill.Subscription{Prefetch: 10}, hourly(&up))
 		f.publish(t, 5)
 		patience.Pass(t, 10*time.Second)
 		up.Store(true)

@@ -70,7 +70,7 @@ func (r *runner) health(ctx context.Context, h *waybill.Health) {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	alone := r.load.blames.alone(time.Now().Add(-toldFor))
+	alone := r.load.blames.alone(identity{})
 	name := "queue " + r.sub.Queue
 	ago := func(t time.Time) time.Duration { return time.Since(t).Round(time.Millisecond) }
 	switch {

@@ -222,7 +222,7 @@ func (t *tenants) left() (n int) {
 }
 
 // OP-13: two daemons over the same schemas publish each message once. Each serves what the other does not. When
-// one is killed, the other takes over what it had.
+// one is killed, the other takes its outboxes over.
 func TestTwoDaemonsOfManySchemas(t *testing.T) {
 	t.Parallel()
 	const n = 10

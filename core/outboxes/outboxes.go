@@ -4,8 +4,8 @@
 // # Guarantees
 //
 //   - A look at all outboxes costs a few statements, however many there are.
-//   - Whatever a relay has to do later leaves a mark that [All] tells: a greater number, a transaction that was open at
-//     a Peek, or a time.
+//   - Later work of a relay leaves a mark that [All] tells: a greater number, a transaction that was open at a Peek, or
+//     a time.
 //
 // # Concurrency
 //
@@ -32,7 +32,7 @@ type All interface {
 	// Look returns the next outboxes behind a name, in the order of their names; "" = from the first one. It says
 	// which numbers an outbox has drawn, committed or not, and locks no row.
 	Look(ctx context.Context, after string) (Page, error)
-	// Peek returns what waits on routes of one outbox.
+	// Peek returns the state of routes of one outbox.
 	Peek(ctx context.Context, name string, routes []string) (State, error)
 	// Open returns one outbox, as a store for one relay. It does not connect.
 	Open(name string) (core.OutboxStore, error)

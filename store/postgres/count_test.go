@@ -110,11 +110,14 @@ func TestCountsWithoutStatistics(t *testing.T) {
 	}
 	p := explain(t, pool, schema.NewNames("", "", ""), o.sql.admin.count, countExact+1, rules.SampleSize, countWalk)
 	p.walk(func(n *plan) {
-		most := countExact + 1
+		rows, most := n.Rows*n.Loops, countExact+1
 		if n.Index == "waybill_outbox_pkey" && n.Loops <= float64(routes) {
-			most = countWalk // passes kept rows, too
+			most = countWalk // it passes kept rows, too; a Subquery Scan above it answers the ready ones
 		}
-		if rows := (n.Rows + n.Removed) * n.Loops; n.Relation == "waybill_outbox" && (n.NodeType == "Seq Scan" || rows > float64(routes*most)) {
+		if n.Relation == "waybill_outbox" {
+			rows += n.Removed * n.Loops
+		}
+		if read := n.Relation == "waybill_outbox" || n.NodeType == "Subquery Scan"; read && (n.NodeType == "Seq Scan" || rows > float64(routes*most)) {
 			t.Errorf("%s by %s: %.0f rows", n.NodeType, n.Index, rows)
 		}
 	})
@@ -342,7 +345,7 @@ func TestCountsBesideKeptRows(t *testing.T) {
 	floor(kept - 50_000)
 	count("a floor before some", exact, 5_000)
 
-	// what a queue has handed out lies behind the floor
+	// Held records of a queue lie behind the floor.
 	exec(`UPDATE waybill.waybill_outbox SET hold = 1, held_since = now() WHERE settled_at IS NULL AND seq % 2 = 0`)
 	floor(kept + few)
 	count("held", admin.Count{N: few / 2, Due: few / 2}, 500)

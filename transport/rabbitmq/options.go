@@ -62,8 +62,8 @@ type Options struct {
 	// refused for good with reason too_large and not sent. Default 16 MiB, which every version of RabbitMQ takes by
 	// default; at most 512 MiB.
 	MaxBodyBytes int
-	// PrefetchBytes bounds, about, the bytes of the bodies that a subscription holds unsettled; what Receive has
-	// returned counts too. RabbitMQ sends ahead a number of messages. That number is Subscription.Prefetch until
+	// PrefetchBytes bounds, about, the bytes of the bodies that a subscription holds unsettled, those that Receive
+	// has returned among them. RabbitMQ sends ahead a number of messages: Subscription.Prefetch until
 	// more bytes are held than the bound, then what fits of the sizes that came, at least 1, and again more when
 	// bodies become small. It changes when all of them are held. A consumer without a Prefetch, or with one above
 	// 64 and twice its Concurrency, begins with few, and nothing exceeds the bound: what is too much goes back, and
