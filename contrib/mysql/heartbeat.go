@@ -14,24 +14,26 @@ import (
 // Heartbeat joins, renews or reads, as [rules.Heartbeat] says. A call that changes something waits for others that do.
 func (s *Store) Heartbeat(ctx context.Context, m core.HeartbeatRequest) (out core.Membership, err error) {
 	self := m.Self.Session
-	if err = s.read(ctx, "heartbeat", func(w *work) error { return w.membership(ctx, &m, &out) }); err != nil {
+	err = s.read(ctx, "heartbeat", func(w *work) error { return w.membership(ctx, &m, &out, w.askLast) })
+	if err != nil {
 		return core.Membership{}, err
 	}
 	if self == 0 || !out.IsMember && (!m.Join || m.Leave) || idle(&m, &out) {
 		return out, nil
 	}
 	err = s.write(ctx, "heartbeat", func(w *work) (err error) {
-		w.self, out = self, core.Membership{}
-		if _, err = w.one(ctx, []any{&w.now}, `SELECT `+nowSQL+` FROM waybill_meta WHERE name = 'heartbeat' FOR UPDATE`); err != nil {
+		w.self = self
+		turn := query{`SELECT 1 FROM waybill_meta WHERE name = 'heartbeat' FOR UPDATE`, nil, func(*sql.Rows) error { return nil }}
+		ask := func(ctx context.Context, queries ...query) error {
+			return w.ask(ctx, append([]query{turn}, queries...)...)
+		}
+		if err := w.membership(ctx, &m, &out, ask); err != nil {
 			return err
 		}
-		if err := w.readMembership(ctx, self, &out); err != nil {
+		if err := rules.Heartbeat(ctx, w, &out, &m); err != nil || !w.saved {
 			return err
 		}
-		if err := rules.Heartbeat(ctx, w, &out, &m); err != nil {
-			return err
-		}
-		return w.membership(ctx, &m, &out)
+		return w.membership(ctx, &m, &out, w.askLast) // an owner may have released its partition meanwhile
 	})
 	return out, err
 }
@@ -139,6 +141,7 @@ func (w *work) Save(ctx context.Context, partitions []core.PartitionState) error
 	for _, u := range partitions {
 		args = append(args, u.Partition.Route, u.Partition.From, u.Partition.To, u.Owner, u.Term, u.ReadAfter, u.MaybeOutUpTo)
 	}
+	w.saved = true
 	const later = `IF(term < VALUES(term) OR term = VALUES(term) AND owner = VALUES(owner), `
 	_, err := w.exec(ctx, `INSERT INTO waybill_outbox_partitions (route, from_slot, to_slot, owner, term, read_after, uncertain_up_to) VALUES `+
 		strings.Repeat(`, (?, ?, ?, ?, ?, ?, ?)`, len(partitions))[2:]+` ON DUPLICATE KEY UPDATE read_after = `+later+`VALUES(read_after), read_after),
@@ -156,45 +159,41 @@ func (w *work) Retire(ctx context.Context, kept core.PartitionState) error {
 	return err
 }
 
-// readMembership fills in the members, and the partitions with their owners.
-func (w *work) readMembership(ctx context.Context, self core.Session, out *core.Membership) (err error) {
-	if err = w.members(ctx, out); err != nil {
-		return err
-	}
-	out.IsMember = find(out, self).Session != 0
-	out.Partitions, err = w.partitions(ctx, `ORDER BY route, from_slot`)
-	return err
-}
-
-// membership fills in everything.
-func (w *work) membership(ctx context.Context, m *core.HeartbeatRequest, out *core.Membership) error {
+// membership fills in everything by ask, which makes one call of the queries. PresenceLost is a presence without its
+// lock, if the member has renewed since the start of the server, which loses all locks. That time is known to the
+// second: a member that is suspected wrongly renews.
+func (w *work) membership(ctx context.Context, m *core.HeartbeatRequest, out *core.Membership, ask func(ctx context.Context, queries ...query) error) error {
+	*out = core.Membership{}
 	noticesOf := []any{m.AfterNotice}
 	for _, sv := range m.Self.Routes {
 		noticesOf = append(noticesOf, sv.Route)
 	}
-	hasNotices := `EXISTS (SELECT 1 FROM ` + noticesSQL + places(len(m.Self.Routes)) + `)`
-	if _, err := w.one(ctx, []any{&w.now, &out.StoreEpoch, &out.HasNotices}, `SELECT `+nowSQL+`, `+epochSQL+`, `+hasNotices, noticesOf...); err != nil {
-		return err
-	}
-	return w.readMembership(ctx, m.Self.Session, out)
-}
-
-// members fills in the members. PresenceLost is a presence without its lock, if the member has renewed since the start
-// of the server, which loses all locks. That time is known to the second: a member that is suspected wrongly renews.
-func (w *work) members(ctx context.Context, out *core.Membership) (err error) {
 	var renewed []int64
-	out.Members, err = collect(ctx, w.q, func(rows *sql.Rows) (m core.Member, err error) {
+	err := ask(ctx, query{
+		`SELECT ` + nowSQL + `, ` + epochSQL + `, EXISTS (SELECT 1 FROM ` + noticesSQL + places(len(m.Self.Routes)) + `)`, noticesOf,
+		func(rows *sql.Rows) error { return rows.Scan(&w.now, &out.StoreEpoch, &out.HasNotices) },
+	}, query{`SELECT session, name, heartbeats, lease, capacity, free_capacity, presence, suspected, routes, renewed_at,
+		presence <> 0 AND IS_USED_LOCK(CONCAT('waybill:', presence)) IS NULL FROM waybill_outbox_members ORDER BY session`, nil, func(rows *sql.Rows) error {
+		var x core.Member
 		var lease, at int64
 		var routes []byte
-		if err = rows.Scan(&m.Session, &m.Name, &m.Heartbeats, &lease, &m.Capacity, &m.FreeCapacity, &m.Presence, &m.Suspected, &routes, &at, &m.PresenceLost); err == nil {
-			err = json.Unmarshal(routes, &m.Routes)
+		if err := rows.Scan(&x.Session, &x.Name, &x.Heartbeats, &lease, &x.Capacity, &x.FreeCapacity, &x.Presence, &x.Suspected, &routes, &at, &x.PresenceLost); err != nil {
+			return err
 		}
-		m.Lease, renewed = duration(lease), append(renewed, at)
-		return m, err
-	}, `SELECT session, name, heartbeats, lease, capacity, free_capacity, presence, suspected, routes, renewed_at,
-		presence <> 0 AND IS_USED_LOCK(CONCAT('waybill:', presence)) IS NULL FROM waybill_outbox_members ORDER BY session`)
-	if err != nil || !slices.ContainsFunc(out.Members, func(m core.Member) bool { return m.PresenceLost }) {
+		x.Lease = duration(lease)
+		out.Members, renewed = append(out.Members, x), append(renewed, at)
+		return json.Unmarshal(routes, &out.Members[len(out.Members)-1].Routes)
+	}}, query{partitionsSQL + `ORDER BY route, from_slot`, nil, func(rows *sql.Rows) error {
+		u, err := scanPartition(rows)
+		out.Partitions = append(out.Partitions, u)
 		return err
+	}})
+	if err != nil {
+		return err
+	}
+	out.IsMember = find(out, m.Self.Session).Session != 0
+	if !slices.ContainsFunc(out.Members, func(m core.Member) bool { return m.PresenceLost }) {
+		return nil
 	}
 	var name string
 	var uptime int64

@@ -113,14 +113,20 @@ func (rd *reader) head(ctx context.Context) error {
 			return err
 		},
 	}}
+	ask := rd.askLast // unless there is more to ask for
+	if len(rd.look.NewlyOwned)+len(rd.look.Keys)+len(rd.look.Recheck) > 0 {
+		ask = rd.ask
+	}
 	rd.first, rd.limits = make([][]*row, len(rd.look.Ranges)), make([]int, len(rd.look.Ranges))
 	for i := range rd.look.Ranges {
 		rg := &rd.look.Ranges[i]
-		rd.limits[i] = rd.atFirst(rg.Limit)
+		if rd.limits[i] = rd.atFirst(rg.Limit); rd.limits[i] <= rg.Limit || rg.Limit <= 0 {
+			ask = rd.ask
+		}
 		queries = append(queries, rd.query(&rd.first[i], rangeSQL+list(rg.ExcludeSeqs)+` ORDER BY seq LIMIT ?`,
 			rg.Route, rg.AfterSeq, rg.UpToSeq, int64(rg.Slots), rg.KeyedOnly, rd.limits[i]))
 	}
-	if err := rd.ask(ctx, queries...); err != nil || !p.IsMember {
+	if err := ask(ctx, queries...); err != nil || !p.IsMember {
 		return err
 	}
 	for _, part := range rd.look.Slots {

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"net"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -21,19 +22,89 @@ import (
 	"github.com/waybill-go/waybill/internal/sharedtest"
 )
 
-// DB-20.
-func TestRoundTripsOfManyRecords(t *testing.T) {
-	t.Parallel()
-	var sent atomic.Int64
-	mysql.RegisterDialContext("counted", func(ctx context.Context, addr string) (net.Conn, error) {
+// counted returns a store in a database of its own, and the number of its round trips so far.
+func counted(t *testing.T) (*waybillmysql.Store, *atomic.Int64) {
+	t.Helper()
+	sent := new(atomic.Int64)
+	network := "counted" + strconv.FormatInt(networks.Add(1), 10)
+	mysql.RegisterDialContext(network, func(ctx context.Context, addr string) (net.Conn, error) {
 		conn, err := new(net.Dialer).DialContext(ctx, "tcp", addr)
-		return sharedtest.CountedConn{Conn: conn, Writes: &sent}, err
+		return sharedtest.CountedConn{Conn: conn, Writes: sent}, err
 	})
+	t.Cleanup(func() { mysql.DeregisterDialContext(network) })
 	dsn := newDatabase(t, func(database string) string { return dsnOf(t, database) })
-	s := openAt(t, strings.Replace(dsn, "@tcp(", "@counted(", 1), waybillmysql.Options{})
+	s := openAt(t, strings.Replace(dsn, "@tcp(", "@"+network+"(", 1), waybillmysql.Options{})
 	if err := s.Migrate(t.Context()); err != nil {
 		t.Fatal(err)
 	}
+	return s, sent
+}
+
+var networks atomic.Int64 // names of their own
+
+// TQ-07: what several members of a process have published is one transaction.
+func TestGroupedSettles(t *testing.T) {
+	t.Parallel()
+	s, sent := counted(t)
+	together, alone := sharedtest.GroupedSettles(t, s, func(msgs ...waybill.Message) {
+		if err := stage(t.Context(), s, msgs); err != nil {
+			t.Fatal(err)
+		}
+	}, sent.Load)
+	t.Logf("%d round trips together, %d alone", together, alone)
+	most := int64(3) // the fences, the deletion and the commit
+	if root != "" {
+		most = 5 // MySQL locks and reads the records before
+	}
+	if together > most {
+		t.Errorf("%d round trips for five members together, want at most %d", together, most)
+	}
+}
+
+// DB-20: a member renews every few seconds, and looks for records all the time.
+func TestRoundTripsOfAMember(t *testing.T) {
+	t.Parallel()
+	s, sent := counted(t)
+	const self = core.Session(1)
+	ownAll(t, s, self)
+	part := core.RouteSlots{Route: waybill.DefaultRoute, Slots: core.AllSlots}
+	all := core.ReadRequest{Slots: []core.RouteSlots{part}, Ranges: []core.Range{{RouteSlots: part, UpToSeq: 1 << 40, Limit: 10}}, Bytes: 1 << 20}
+	m := core.Member{Session: self, Name: "m", Heartbeats: 2, Lease: time.Hour, Routes: []core.ServedRoute{{Route: waybill.DefaultRoute, InitialPartitions: 1}}, Capacity: 1}
+	for _, c := range []struct {
+		name string
+		most int64
+		fn   func() error
+	}{
+		{"read of nothing", 1, func() error {
+			_, err := s.Read(t.Context(), self, all)
+			return err
+		}},
+		{"renewal", 4, func() error {
+			m.Heartbeats++
+			_, err := s.Heartbeat(t.Context(), core.HeartbeatRequest{Self: m})
+			return err
+		}},
+		{"look at the members", 1, func() error {
+			_, err := s.Heartbeat(t.Context(), core.HeartbeatRequest{})
+			return err
+		}},
+	} {
+		before := sent.Load()
+		if err := c.fn(); err != nil {
+			t.Fatalf("%s: %v", c.name, err)
+		}
+		n := sent.Load() - before
+		t.Logf("%s: %d round trips", c.name, n)
+		if n > c.most {
+			t.Errorf("%s: %d round trips, want at most %d", c.name, n, c.most)
+		}
+	}
+}
+
+// DB-20.
+func TestRoundTripsOfManyRecords(t *testing.T) {
+	t.Parallel()
+	s, sent := counted(t)
 	trips := map[string][2]int64{}
 	for i, n := range []int{1, 100} {
 		msgs := make([]waybill.Message, n)

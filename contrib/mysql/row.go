@@ -486,7 +486,12 @@ func scanPartition(rows *sql.Rows) (u core.PartitionState, err error) {
 func (s *Store) lastSQL(ctx context.Context, q querier, table string) (string, error) {
 	v, err := s.serverVersion(ctx)
 	if err == nil && !isMariaDB(v) {
-		_, err = q.ExecContext(ctx, `SET SESSION information_schema_stats_expiry = 0`)
+		const set = `SET SESSION information_schema_stats_expiry = 0`
+		if t, ok := q.(*transaction); ok && t.begin != "" {
+			t.begin = strings.Replace(t.begin, set+"; ", "", 1) + set + "; "
+		} else {
+			_, err = q.ExecContext(ctx, set)
+		}
 	}
 	return `(SELECT COALESCE(AUTO_INCREMENT, 1) - 1 FROM information_schema.TABLES WHERE TABLE_SCHEMA = DATABASE() AND TABLE_NAME = '` + table + `')`, err
 }

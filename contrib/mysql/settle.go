@@ -24,12 +24,22 @@ const (
 // its partition has another owner. An outcome that the database refuses, such as by a trigger of the application, fails
 // alone.
 func (s *Store) Settle(ctx context.Context, self core.Session, outcomes []core.Outcome) core.Results {
+	return s.settle(ctx, []core.Session{self}, outcomes)
+}
+
+// SettleGroup settles what several members have published, as table.GroupSettler says.
+func (s *Store) SettleGroup(ctx context.Context, selves []core.Session, outcomes [][]core.Outcome) bool {
+	return s.settle(ctx, selves, slices.Concat(outcomes...)).FirstErr() == nil
+}
+
+// settle persists the outcomes of members. Outcomes other than published ones are those of one member.
+func (s *Store) settle(ctx context.Context, selves []core.Session, outcomes []core.Outcome) core.Results {
 	var st settler
 	if len(outcomes) == 0 {
 		return core.Results{}
 	}
 	settle := func(how func(st *settler, ctx context.Context) error) error {
-		return s.fenced(ctx, "settle", self, func(w *work) error {
+		return s.fencedAll(ctx, "settle", selves, func(w *work) error {
 			st = settler{work: w, outcomes: outcomes, res: make(core.Results, len(outcomes)), changes: make([]change, len(outcomes))}
 			return how(&st, ctx)
 		})

@@ -7,6 +7,7 @@ import (
 	"database/sql/driver"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/waybill-go/waybill"
@@ -26,7 +27,9 @@ type work struct {
 	self core.Session
 	now  int64
 	own  map[string]core.Slots
-	safe bool // the connection is one of Open's own: it has sql_safe_updates, and takes several statements at once
+	// saved: a Heartbeat has stored partitions
+	saved bool
+	safe  bool // the connection is one of Open's own: it has sql_safe_updates, and takes several statements at once
 }
 
 // The statements that begin a transaction.
@@ -39,6 +42,7 @@ const (
 type transaction struct {
 	conn  *sql.Conn
 	begin string
+	ended bool // committed with its last statement
 }
 
 func (t *transaction) QueryContext(ctx context.Context, text string, args ...any) (*sql.Rows, error) {
@@ -102,6 +106,9 @@ func (s *Store) transactOnce(ctx context.Context, begin string, fn func(w *work)
 	end := `COMMIT`
 	if err = fn(&work{s: s, q: t, safe: s.opened}); err != nil {
 		end = `ROLLBACK`
+	} else if t.ended {
+		clean = true
+		return nil
 	}
 	_, e := conn.ExecContext(ctx, end)
 	clean = e == nil
@@ -110,14 +117,28 @@ func (s *Store) transactOnce(ctx context.Context, begin string, fn func(w *work)
 
 // fenced is write for a member: its session cannot be removed meanwhile.
 func (s *Store) fenced(ctx context.Context, op string, self core.Session, fn func(w *work) error) error {
+	return s.fencedAll(ctx, op, []core.Session{self}, fn)
+}
+
+// fencedAll is fenced for several members of this process. Statements in fn that need a session take the first one.
+func (s *Store) fencedAll(ctx context.Context, op string, selves []core.Session, fn func(w *work) error) error {
 	return s.write(ctx, op, func(w *work) error {
-		w.self = self
-		known, err := w.one(ctx, []any{&w.now}, `SELECT `+nowSQL+` FROM waybill_outbox_fence WHERE session = ? LOCK IN SHARE MODE`, self)
-		if err == nil && !known {
-			err = core.NewFencedError("waybill/mysql: "+op, self)
+		w.self = selves[0]
+		known := map[core.Session]bool{}
+		fences := make([]query, len(selves))
+		for i, self := range selves { // one by one: a statement for several may lock others
+			fences[i] = query{`SELECT ` + nowSQL + ` FROM waybill_outbox_fence WHERE session = ? LOCK IN SHARE MODE`, []any{self}, func(rows *sql.Rows) error {
+				known[self] = true
+				return rows.Scan(&w.now)
+			}}
 		}
-		if err != nil {
+		if err := w.ask(ctx, fences...); err != nil {
 			return err
+		}
+		for _, self := range selves {
+			if !known[self] {
+				return core.NewFencedError("waybill/mysql: "+op, self)
+			}
 		}
 		return fn(w)
 	})
@@ -165,6 +186,19 @@ func (w *work) ask(ctx context.Context, queries ...query) error {
 	}
 	rows.NextResultSet() // there is none, but what came behind can have failed
 	return rows.Err()
+}
+
+// askLast is ask for the last statements of a transaction. It commits in the same round trip if the connection can.
+func (w *work) askLast(ctx context.Context, queries ...query) error {
+	t, ok := w.q.(*transaction)
+	if !ok || !w.safe {
+		return w.ask(ctx, queries...)
+	}
+	queries = slices.Clone(queries)
+	queries[len(queries)-1].text += `; COMMIT`
+	err := w.ask(ctx, queries...)
+	t.ended = err == nil
+	return err
 }
 
 // collect returns what scan makes of each row.

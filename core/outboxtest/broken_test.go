@@ -59,6 +59,7 @@ type fault struct {
 	due        func(ctx context.Context, b *broken, self core.Session, parts []core.RouteSlots, limit int) (core.DueResult, error)
 	acquire    func(ctx context.Context, b *broken) (int64, <-chan struct{}, error)
 	settle     func(ctx context.Context, b *broken, self core.Session, os []core.Outcome) core.Results
+	group      func(ctx context.Context, b *broken, selves []core.Session, os [][]core.Outcome) bool
 	outcome    func(b *broken, o core.Outcome, r *core.Record) core.Outcome // r is the stored record
 	traits     func(b *broken, t *core.StoreTraits)
 	rowsIn     func(rows []core.StagedRow)
@@ -211,6 +212,24 @@ func (b *broken) Settle(ctx context.Context, self core.Session, os []core.Outcom
 	return b.store.Settle(ctx, self, os)
 }
 
+// SettleGroup settles for one member after the other.
+func (b *broken) SettleGroup(ctx context.Context, selves []core.Session, os [][]core.Outcome) bool {
+	b.wait(ctx, "settle group")
+	if b.group != nil {
+		return b.group(ctx, b, selves, os)
+	}
+	return b.oneByOne(ctx, selves, os)
+}
+
+func (b *broken) oneByOne(ctx context.Context, selves []core.Session, os [][]core.Outcome) bool {
+	for i, self := range selves {
+		if b.Settle(ctx, self, os[i]).FirstErr() != nil {
+			return false
+		}
+	}
+	return true
+}
+
 // at returns the record that is stored under a number, for outcomes to name.
 func (b *broken) at(ref core.Ref) *core.Record {
 	for _, st := range b.store.States() {
@@ -296,7 +315,7 @@ func (b *broken) locked(n int) {
 	b.locks += n
 }
 
-var allFaults = slices.Concat(heartbeatFaults, presenceFaults, readFaults, takeFaults, termFaults, settleFaults, harmFaults, foreignFaults, largeFaults)
+var allFaults = slices.Concat(heartbeatFaults, presenceFaults, readFaults, takeFaults, termFaults, settleFaults, groupFaults, harmFaults, foreignFaults, largeFaults)
 
 // Each fault is caught by the check that is there for it.
 func TestBroken(t *testing.T) { // TE-06

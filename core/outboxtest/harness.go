@@ -129,7 +129,7 @@ func Checks() []Check {
 	var all []Check
 	for _, group := range [...][]named{
 		heartbeatChecks, presenceChecks, removeChecks, fenceChecks, readChecks, snapshotChecks, watermarkChecks, waitingChecks, noticeChecks, holdChecks,
-		holdStatusChecks, releaseChecks, termChecks, dueChecks, settleChecks, outcomeChecks, storeChecks, harmChecks, manyChecks, besideChecks, foreignChecks,
+		holdStatusChecks, releaseChecks, termChecks, dueChecks, settleChecks, groupChecks, outcomeChecks, storeChecks, harmChecks, manyChecks, besideChecks, foreignChecks,
 		largeChecks,
 	} {
 		for _, c := range group {

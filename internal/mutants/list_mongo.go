@@ -7,6 +7,7 @@ func mongodb() []mutant {
 	return append(group{pkg: pkg}.of(
 		mutant{id: "mongo-role-inbox", fault: "the role of a producer reads the inbox", file: "store/mongo/roles.go", old: `{[]string{"routes"}, []string{"find"}},`, new: `{[]string{"routes", "inbox"}, []string{"find"}},`, tests: "^TestRoles$"},
 		mutant{id: "mongo-role-check", fault: "the role of a consumer is too small for its check", file: "store/mongo/roles.go", old: "\t\t{[]string{\"tickets\"}, []string{\"find\", \"insert\", \"remove\"}},\n", new: "", tests: "^TestRoles$"},
+		mutant{id: "mongo-group", fault: "a removed member settles in a group", file: "store/mongo/transact.go", old: "known < len(selves)", new: "known < 0", tests: "^TestConformance$/^group-with-a-removed-session-is-refused$"},
 		mutant{id: "mongo-journal", fault: "a commit is answered from memory", file: "store/mongo/transact.go", old: "w.Journal = &journal", new: "_ = journal", tests: "^TestWritesAskForTheJournal$"},
 		mutant{id: "mongo-blocked", fault: "blocked writes are the message's fault", file: errs, old: "371: kindOutage, ", new: "", tests: "^TestErrorClasses$"},
 		mutant{id: "mongo-interrupted", fault: "an ended command is the message's fault", file: errs, old: "11601: kindOutage, ", new: "", tests: "^TestErrorClasses$"},

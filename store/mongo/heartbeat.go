@@ -181,7 +181,7 @@ func (t *heartbeatTx) end(ctx context.Context, session core.Session, died bool) 
 // calls of the one that loses the partition.
 func (t *heartbeatTx) Transfer(ctx context.Context, from, to core.Session) (bool, error) {
 	if to != 0 {
-		if known, err := t.touch(ctx, fencesOf(to)[:1]); err != nil || !known {
+		if known, err := t.touch(ctx, fencesOf(to)[:1]); err != nil || known == 0 {
 			return false, err
 		}
 	}
@@ -215,13 +215,13 @@ func (t *heartbeatTx) keepStamp(ctx context.Context, session core.Session) error
 	return err
 }
 
-// touch writes fences of a member, and reports whether it is one.
-func (t *heartbeatTx) touch(ctx context.Context, ids bson.A) (bool, error) {
-	res, err := t.s.fences.UpdateMany(ctx, bson.M{"_id": bson.M{"$in": ids}}, bson.M{"$inc": bson.M{"n": 1}})
+// touch writes fences, and returns how many there are.
+func (w *work) touch(ctx context.Context, ids bson.A) (known int, err error) {
+	res, err := w.s.fences.UpdateMany(ctx, bson.M{"_id": bson.M{"$in": ids}}, bson.M{"$inc": bson.M{"n": 1}})
 	if err != nil {
-		return false, err
+		return 0, err
 	}
-	return res.MatchedCount > 0, nil
+	return int(res.MatchedCount), nil
 }
 
 func (w *work) memberDocs(ctx context.Context) (map[int64]*memberDoc, error) {

@@ -3,6 +3,7 @@ package mongo
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
@@ -25,16 +26,8 @@ import (
 // owner. An outcome that the database refuses, such as by a validator of the application, fails alone.
 func (s *Store) Settle(ctx context.Context, self core.Session, outcomes []core.Outcome) core.Results {
 	res, done := make(core.Results, len(outcomes)), make([]bool, len(outcomes))
-	var settled stamps
-	bound := int64(hlc.MaxMark(time.Now()))
-	for i := range outcomes {
-		stamp := outcomes[i].HLC()
-		if settled.top = max(settled.top, stamp); stamp <= bound {
-			settled.near = max(settled.near, stamp)
-		}
-	}
 	p := pieces{
-		s: s, op: "settle", member: true, self: self, stamps: settled,
+		s: s, op: "settle", member: true, self: self, stamps: stampsOf(outcomes),
 		do: func(ctx context.Context, w *work, from, to int) (func(), error) {
 			st := settler{work: w, self: self, outcomes: outcomes[from:to], res: make(core.Results, to-from)}
 			err := st.run(ctx)
@@ -54,6 +47,29 @@ func (s *Store) Settle(ctx context.Context, self core.Session, outcomes []core.O
 		}
 	})
 	return res
+}
+
+// SettleGroup settles what several members have published, as table.GroupSettler says. It tries that once, since the
+// halves of a group are its members.
+func (s *Store) SettleGroup(ctx context.Context, selves []core.Session, outcomes [][]core.Outcome) bool {
+	st := settler{self: selves[0], outcomes: slices.Concat(outcomes...)}
+	err := s.fencedAll(ctx, "settle", selves, stampsOf(st.outcomes), func(ctx context.Context, w *work) error {
+		st = settler{work: w, self: st.self, outcomes: st.outcomes, res: make(core.Results, len(st.outcomes))}
+		return st.run(ctx)
+	})
+	return err == nil && st.res.FirstErr() == nil
+}
+
+// stampsOf returns the stamps of outcomes that are to be kept.
+func stampsOf(outcomes []core.Outcome) (settled stamps) {
+	bound := int64(hlc.MaxMark(time.Now()))
+	for i := range outcomes {
+		stamp := outcomes[i].HLC()
+		if settled.top = max(settled.top, stamp); stamp <= bound {
+			settled.near = max(settled.near, stamp)
+		}
+	}
+	return settled
 }
 
 // each runs the pieces, and in halves if the database refuses one of them: that one fails alone.

@@ -15,6 +15,7 @@ import (
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/internal/sharedtest"
 	"github.com/waybill-go/waybill/internal/testenv"
 )
 
@@ -124,11 +125,10 @@ func TestUnitOfWork(t *testing.T) {
 	}
 }
 
-// The round trips of a Stage do not grow with its messages: three for new ones, nine at most. ST-02 DB-15.
-func TestRoundTrips(t *testing.T) {
-	t.Parallel()
-	m := testenv.MongoDB(t)
-	var n atomic.Int32
+// counted returns a store in a database of its own, and the number of its commands so far.
+func counted(t *testing.T) (*Store, *atomic.Int64) {
+	t.Helper()
+	m, n := testenv.MongoDB(t), new(atomic.Int64)
 	c, err := driver.Connect(options.Client().ApplyURI(m.URI).SetMonitor(&event.CommandMonitor{
 		Started: func(context.Context, *event.CommandStartedEvent) { n.Add(1) },
 	}))
@@ -136,7 +136,29 @@ func TestRoundTrips(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = c.Disconnect(context.Background()) })
-	s := openIn(t, c.Database(m.Database), Options{})
+	return openIn(t, c.Database(m.Database), Options{}), n
+}
+
+// TQ-07: what several members of a process have published is one transaction.
+func TestGroupedSettles(t *testing.T) {
+	t.Parallel()
+	s, n := counted(t)
+	together, alone := sharedtest.GroupedSettles(t, s, func(msgs ...waybill.Message) {
+		in(t, s, func(ctx context.Context, tx *driver.Session) error {
+			_, err := s.Stage(ctx, tx, msgs...)
+			return err
+		})
+	}, n.Load)
+	t.Logf("%d commands together, %d alone", together, alone)
+	if together > 4 {
+		t.Errorf("%d commands for five members together, want two for the fences, the deletion and the commit", together)
+	}
+}
+
+// The round trips of a Stage do not grow with its messages: three for new ones, nine at most. ST-02 DB-15.
+func TestRoundTrips(t *testing.T) {
+	t.Parallel()
+	s, n := counted(t)
 	stage := func(msgs ...waybill.Message) int {
 		sess, err := begin(s)
 		if err != nil {

@@ -126,8 +126,17 @@ func commit(ctx context.Context, sess *driver.Session) error {
 func (s *Store) fenced(
 	ctx context.Context, op string, self core.Session, settled stamps, fn func(ctx context.Context, w *work) error,
 ) error {
-	if self == 0 { // nobody
-		return core.NewFencedError("waybill/mongo: "+op, self)
+	return s.fencedAll(ctx, op, []core.Session{self}, settled, fn)
+}
+
+// fencedAll is fenced for several members of this process. The first one keeps the stamps.
+func (s *Store) fencedAll(
+	ctx context.Context, op string, selves []core.Session, settled stamps, fn func(ctx context.Context, w *work) error,
+) error {
+	for _, self := range selves {
+		if self == 0 { // nobody
+			return core.NewFencedError("waybill/mongo: "+op, self)
+		}
 	}
 	var stripe int32
 	select {
@@ -137,7 +146,10 @@ func (s *Store) fenced(
 	}
 	defer func() { s.stripes <- stripe }()
 	return s.transact(ctx, op, func(ctx context.Context, w *work) error {
-		if err := w.fence(ctx, op, self, stripe, settled); err != nil {
+		if err := w.fence(ctx, op, selves[0], stripe, settled); err != nil {
+			return err
+		}
+		if err := w.fenceOthers(ctx, op, selves[1:], stripe); err != nil {
 			return err
 		}
 		return fn(ctx, w)
@@ -184,6 +196,22 @@ func (w *work) fence(ctx context.Context, op string, self core.Session, stripe i
 		return core.NewFencedError("waybill/mongo: "+op, self)
 	}
 	w.now = f.At
+	return err
+}
+
+// fenceOthers writes a fence of each of selves, which must be members.
+func (w *work) fenceOthers(ctx context.Context, op string, selves []core.Session, stripe int32) error {
+	if len(selves) == 0 {
+		return nil
+	}
+	ids := make(bson.A, len(selves))
+	for i, self := range selves {
+		ids[i] = fenceID{int64(self), stripe}
+	}
+	known, err := w.touch(ctx, ids)
+	if err == nil && known < len(selves) {
+		err = core.NewFencedError("waybill/mongo: "+op, selves[0])
+	}
 	return err
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"encoding/json"
+	"slices"
 	"time"
 
 	"github.com/waybill-go/waybill"
@@ -47,19 +48,31 @@ const (
 // its partition has another owner. An outcome that the database refuses, such as by a trigger of the application, fails
 // alone.
 func (s *Store) Settle(ctx context.Context, self core.Session, outcomes []core.Outcome) core.Results {
+	return s.settle(ctx, []core.Session{self}, outcomes)
+}
+
+// SettleGroup settles what several members have published, as table.GroupSettler says.
+func (s *Store) SettleGroup(ctx context.Context, selves []core.Session, outcomes [][]core.Outcome) bool {
+	return s.settle(ctx, selves, slices.Concat(outcomes...)).FirstErr() == nil
+}
+
+// settle persists the outcomes of members. Outcomes other than published ones are those of one member.
+func (s *Store) settle(ctx context.Context, selves []core.Session, outcomes []core.Outcome) core.Results {
 	if len(outcomes) == 0 {
 		return core.Results{}
 	}
 	var res core.Results
 	err := s.write(ctx, "settle", func(w *work) (bool, error) {
-		known, _, err := w.member(ctx, self)
-		switch {
-		case err != nil:
-			return false, err
-		case !known:
-			return false, core.NewFencedError("waybill/sqlite: settle", self)
+		for _, self := range selves {
+			known, _, err := w.member(ctx, self)
+			switch {
+			case err != nil:
+				return false, err
+			case !known:
+				return false, core.NewFencedError("waybill/sqlite: settle", self)
+			}
 		}
-		st := settler{work: w, self: self, outcomes: outcomes, res: make(core.Results, len(outcomes)), keeps: s.keeps()}
+		st := settler{work: w, self: selves[0], outcomes: outcomes, res: make(core.Results, len(outcomes)), keeps: s.keeps()}
 		if err := st.run(ctx); err != nil {
 			return false, err
 		}

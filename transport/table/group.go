@@ -18,11 +18,12 @@ import (
 // aloneFor is that moment.
 const aloneFor = time.Second
 
-// GroupSettler is an optional capability of a store.
+// GroupSettler is an optional capability of a store. Package outboxtest tests it.
 type GroupSettler interface {
 	// SettleGroup settles in one call what several sessions of this process have published, the outcomes of each
 	// session in its place, and reports whether all of it is stored. If not, any part of it may be: the caller
-	// then calls Settle for each session.
+	// then calls Settle for each session. It waits for no record that a transaction has locked, and stores nothing
+	// of a session that was removed.
 	SettleGroup(ctx context.Context, selves []core.Session, outcomes [][]core.Outcome) bool
 }
 

@@ -65,6 +65,9 @@ func (s *store) Settle(ctx context.Context, self core.Session, outcomes []core.O
 	return res
 }
 
+// SettleGroup refuses: so each member settles alone, with the faults of its calls.
+func (s *store) SettleGroup(context.Context, []core.Session, [][]core.Outcome) bool { return false }
+
 // Publisher returns next with the faults of s. A fault is the result of every message of the call.
 func Publisher(next core.Publisher, s Script) core.Publisher {
 	return &publisher{Publisher: next, b: newBreaker(s)}

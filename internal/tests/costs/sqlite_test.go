@@ -15,13 +15,16 @@ import (
 
 	sqlitedriver "modernc.org/sqlite"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/internal/sharedtest"
 	"github.com/waybill-go/waybill/store/sqlite"
 )
 
-// TestSQLite: what Waybill asks of SQLite. Not parallel: allocations are those of the process.
-func TestSQLite(t *testing.T) {
-	var done atomic.Int64
+// countedSQLite returns a store in a file of its own, and the number of its statements so far.
+func countedSQLite(t *testing.T) (*sqlite.Store, *atomic.Int64) {
+	t.Helper()
+	done := new(atomic.Int64)
 	db := sql.OpenDB(connector{
 		"file:" + filepath.Join(t.TempDir(), "app.db") + "?_txlock=immediate&_pragma=busy_timeout(5000)&_pragma=journal_mode(WAL)&_pragma=synchronous(FULL)", func(n int64) { done.Add(n) },
 	})
@@ -30,7 +33,30 @@ func TestSQLite(t *testing.T) {
 	t.Cleanup(func() { must(t, db.Close()) })
 	s, err := sqlite.New(db, sqlite.Options{Source: "/costs", AutoMigrate: true, Logger: quiet})
 	must(t, err)
-	defer s.Close(context.WithoutCancel(t.Context()))
+	t.Cleanup(func() { s.Close(context.WithoutCancel(t.Context())) })
+	return s, done
+}
+
+// TQ-07: what several members of a process have published is one transaction.
+func TestGroupedSettlesOnSQLite(t *testing.T) {
+	s, done := countedSQLite(t)
+	together, alone := sharedtest.GroupedSettles(t, s, func(msgs ...waybill.Message) {
+		tx, err := s.DB().BeginTx(t.Context(), nil)
+		must(t, err)
+		_, err = s.Stage(t.Context(), tx, msgs...)
+		must(t, err)
+		must(t, tx.Commit())
+	}, done.Load)
+	t.Logf("%d statements together, %d alone", together, alone)
+	if together > 11 {
+		t.Errorf("%d statements for five members together, want one for each member, and those of one settle", together)
+	}
+}
+
+// TestSQLite: what Waybill asks of SQLite. Not parallel: allocations are those of the process.
+func TestSQLite(t *testing.T) {
+	s, done := countedSQLite(t)
+	db := s.DB()
 	meter := func() counts { return counts{statements: float64(done.Load())} }
 	stage := func(n, each int) {
 		msgs := messages(n)
