@@ -296,7 +296,15 @@ func (r *fleetRun) take(l *look) {
 			o = &visited{name: d.Name, again: true, cleanAt: now.Add(chance.N(visitEvery))}
 			r.outboxes[d.Name] = o
 		}
+		o.again = o.again || o.drawn.Refused != "" && d.Refused == ""
 		o.drawn, o.round = d, r.round
+		if d.Refused != "" {
+			r.fail(o, d.Refused)
+			if o.place != nil && !o.place.ended {
+				o.place.end()
+			}
+			continue
+		}
 		if o.place == nil && !o.inLine && o.wants(now, l.Xmin) {
 			r.join(o)
 		}
@@ -466,7 +474,7 @@ func (r *fleetRun) ended(o *visited, v *visit) {
 		o.cleanAt = now.Add(jitter(visitEvery))
 	}
 	switch {
-	case r.ctx.Err() != nil:
+	case r.ctx.Err() != nil, o.drawn.Refused != "":
 		return
 	case stopped, v.err == nil && v.handed > 0:
 		o.fails = 0
@@ -475,12 +483,7 @@ func (r *fleetRun) ended(o *visited, v *visit) {
 	case v.err != nil:
 		o.again = true
 		o.notBefore = o.putOff(now)
-		text := core.ErrorText(v.err)
-		if r.failing[o.name] == "" {
-			r.log.Event(r.ctx, slog.LevelWarn, "fleet.outbox_failed", "an outbox cannot be served; the others go on",
-				slog.String("outbox", o.name), slog.String("error", text))
-		}
-		r.failing[o.name] = text
+		r.fail(o, core.ErrorText(v.err))
 		return
 	case v.ran: // what it has is not to be handed out now; a new number is a reason at once
 		o.cold(now, v)
@@ -494,6 +497,15 @@ func (r *fleetRun) ended(o *visited, v *visit) {
 		o.cold(now, v)
 	}
 	delete(r.failing, o.name)
+}
+
+// fail notes why an outbox cannot be served.
+func (r *fleetRun) fail(o *visited, text string) {
+	if r.failing[o.name] == "" {
+		r.log.Event(r.ctx, slog.LevelWarn, "fleet.outbox_failed", "an outbox cannot be served; the others go on",
+			slog.String("outbox", o.name), slog.String("error", text))
+	}
+	r.failing[o.name] = text
 }
 
 // cold notes what a visit has seen, for the time until the next one. A transaction that has drawn one of the numbers
@@ -532,11 +544,12 @@ func (r *fleetRun) tell() {
 	}
 }
 
-// Health says how the fleet is. The checks are "run", "look", and "outboxes" while some cannot be served. Ready is true
-// if the outboxes were looked at a moment ago. It asks nothing of the database.
-func (f *Fleet) Health(context.Context) waybill.Health {
+// Health says how the fleet is. The checks are "run", "look", "relays" while a relay that runs is hindered, by its
+// broker for instance, and "outboxes" while some cannot be served. Ready is true if the outboxes were looked at a
+// moment ago. It asks nothing of the database.
+func (f *Fleet) Health(ctx context.Context) waybill.Health {
 	f.mu.Lock()
-	s := f.state
+	s, relays := f.state, maps.Clone(f.relays)
 	f.mu.Unlock()
 	h := waybill.Health{Live: true, Ready: true}
 	if !f.running.Load() {
@@ -554,14 +567,37 @@ func (f *Fleet) Health(context.Context) waybill.Health {
 	default:
 		h.Add("look", waybill.HealthOK, "latest answer %s ago", round(time.Since(s.looked)))
 	}
-	if n := len(s.failing); n > 0 {
-		var texts []string
-		for _, name := range slices.Sorted(maps.Keys(s.failing))[:min(n, namedOutboxes)] {
-			texts = append(texts, name+": "+s.failing[name])
-		}
-		h.Add("outboxes", waybill.HealthDegraded, "%d of %d cannot be served: %s", n, s.outboxes, strings.Join(texts, "; "))
+	hindered, failing := hindrancesOf(ctx, relays), maps.Clone(s.failing)
+	if n := len(hindered); n > 0 {
+		h.Add("relays", waybill.HealthDegraded, "%d of %d are hindered: %s", n, len(relays), someOf(hindered))
+	}
+	maps.DeleteFunc(failing, func(name, _ string) bool { return relays[name] != nil })
+	if n := len(failing); n > 0 {
+		h.Add("outboxes", waybill.HealthDegraded, "%d of %d cannot be served: %s", n, s.outboxes, someOf(failing))
 	}
 	return h
+}
+
+// hindrancesOf returns the hindrance of each relay that has one.
+func hindrancesOf(ctx context.Context, relays map[string]*Relay) map[string]string {
+	ctx, cancel := context.WithTimeout(ctx, healthTimeout)
+	defer cancel()
+	found := map[string]string{}
+	for name, r := range relays {
+		if text := r.hindrance(ctx); text != "" {
+			found[name] = text
+		}
+	}
+	return found
+}
+
+// someOf names some outboxes, each with its text.
+func someOf(texts map[string]string) string {
+	var some []string
+	for _, name := range slices.Sorted(maps.Keys(texts))[:min(len(texts), namedOutboxes)] {
+		some = append(some, name+": "+texts[name])
+	}
+	return strings.Join(some, "; ")
 }
 
 // Pause stops a route of all outboxes until Resume; see [Relay.Pause].

@@ -1,6 +1,7 @@
 package relay_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -9,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -27,22 +29,23 @@ type town struct {
 	tb   testing.TB
 	page int
 
-	mu     sync.Mutex
-	stores map[string]*memory.Store
-	drawn  map[string]int64
-	tx     int64          // the next transaction
-	open   map[int64]bool // transactions that are open
-	served map[string]bool
-	broken map[string]error
-	count  map[string]int // of calls by kind; those of stores are "store"
-	last   map[string]int // what takes told
+	mu      sync.Mutex
+	stores  map[string]*memory.Store
+	drawn   map[string]int64
+	tx      int64          // the next transaction
+	open    map[int64]bool // transactions that are open
+	served  map[string]bool
+	broken  map[string]error
+	refused map[string]string
+	count   map[string]int // of calls by kind; those of stores are "store"
+	last    map[string]int // what takes told
 }
 
 func newTown(tb testing.TB, names ...string) *town {
 	tb.Helper()
 	t := &town{
 		tb: tb, page: 250, stores: map[string]*memory.Store{}, drawn: map[string]int64{}, tx: 1, open: map[int64]bool{}, served: map[string]bool{},
-		broken: map[string]error{}, count: map[string]int{}, last: map[string]int{},
+		broken: map[string]error{}, refused: map[string]string{}, count: map[string]int{}, last: map[string]int{},
 	}
 	for _, name := range names {
 		t.stores[name] = newStore(tb)
@@ -134,7 +137,7 @@ func (t *town) Look(_ context.Context, after string) (p outboxes.Page, err error
 	slices.Sort(names)
 	p.More, p.Xmin = len(names) > t.page, t.xmin()
 	for _, name := range names[:min(t.page, len(names))] {
-		p.Outboxes = append(p.Outboxes, outboxes.Drawn{Name: name, Last: t.drawn[name]})
+		p.Outboxes = append(p.Outboxes, outboxes.Drawn{Name: name, Last: t.drawn[name], Refused: t.refused[name]})
 	}
 	return p, t.broken["look"]
 }
@@ -143,6 +146,7 @@ func (t *town) Peek(_ context.Context, name string, routes []string) (s outboxes
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.calls("peek")
+	t.calls("peek " + name)
 	s = outboxes.State{NextIn: -1, Served: t.served[name], Xmin: t.xmin(), Xmax: t.tx}
 	for _, r := range t.stores[name].Records() {
 		switch in := time.Until(r.Due); {
@@ -392,6 +396,91 @@ func TestFleetWithABrokenOutbox(t *testing.T) {
 		within(t, 10*time.Second, "health knows", func() bool {
 			return !strings.Contains(f.Health(t.Context()).String(), "cannot be served")
 		})
+	})
+}
+
+// OP-13: health names the outboxes whose relays cannot publish, and why. An outbox that was broken counts as served as
+// soon as its relay runs, however long it does.
+func TestFleetTellsWhatHindersItsRelays(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		town, b := newTown(t, "a", "b"), newBus()
+		var back atomic.Bool
+		b.answer = func(*waybill.Envelope, int) error {
+			if back.Load() {
+				return nil
+			}
+			return waybill.Outage(errors.New("nobody listens"))
+		}
+		town.with(func() { town.broken["b"] = errors.New("the table is gone") })
+		f, stop := beginFleet(t, town, b, relay.Options{}, relay.FleetOptions{Linger: time.Hour})
+		defer stop()
+		town.stage("a", msg("a", ""))
+		town.stage("b", msg("b", ""))
+		says := func(texts ...string) func() bool {
+			return func() bool {
+				h := f.Health(t.Context())
+				for _, text := range texts {
+					if _, after, found := strings.Cut(text, "!"); found == strings.Contains(h.String(), cmp.Or(after, text)) {
+						return false
+					}
+				}
+				return h.Ready
+			}
+		}
+		within(t, 5*time.Second, "health names both", says("1 of 1 are hindered: a: route default: breaker open", "nobody listens",
+			"1 of 2 cannot be served: b: the table is gone"))
+		town.with(func() { delete(town.broken, "b") })
+		within(t, 61*time.Second, "both are served", says("2 of 2 are hindered: a: route default: breaker open", "!cannot be served"))
+		back.Store(true)
+		within(t, 2*time.Minute, "all is well", says("!hindered", "!cannot be served"))
+		if b.count() != 2 {
+			t.Errorf("%d messages", b.count())
+		}
+	})
+}
+
+// OP-13: an outbox that is refused is named, and never opened; a relay that serves it ends at the next look. It is
+// served as soon as it is not refused any more.
+func TestFleetRefuses(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var log sharedtest.Log
+		town, b := newTown(t, "a", "b", "c"), newBus()
+		town.with(func() { town.refused["b"] = "b belongs to a stranger" })
+		f, stop := beginFleet(t, town, b, relay.Options{Logger: slog.New(slog.NewTextHandler(&log, nil))}, relay.FleetOptions{Linger: time.Hour})
+		defer stop()
+		refused := func(name string) bool {
+			h := f.Health(t.Context())
+			return h.Ready && strings.Contains(h.String(), "1 of 3 cannot be served: "+name+": "+name+" belongs to a stranger")
+		}
+		town.stage("a", msg("a", ""))
+		town.stage("b", msg("b", ""))
+		within(t, 2*time.Second, "the other arrives", func() bool { return b.count() == 1 })
+		patience.Pass(t, time.Minute)
+		if n := town.counted("peek b"); n != 0 || !refused("b") {
+			t.Errorf("%d peeks; %s", n, f.Health(t.Context()))
+		}
+		town.with(func() { town.refused = map[string]string{"a": "a belongs to a stranger"} })
+		within(t, 2*time.Second, "it is served, and the relay of the other ends", func() bool {
+			return b.count() == 2 && refused("a") && strings.Contains(f.Health(t.Context()).String(), "; 1 of at most")
+		})
+		town.stage("a", msg("a2", ""))
+		patience.Pass(t, time.Minute)
+		if b.count() != 2 {
+			t.Errorf("%d messages", b.count())
+		}
+		town.with(func() { town.refused = map[string]string{} })
+		within(t, 2*time.Second, "both are served", func() bool {
+			return b.count() == 3 && !strings.Contains(f.Health(t.Context()).String(), "cannot be served")
+		})
+		town.with(func() { town.refused = map[string]string{"c": "c belongs to a stranger"} })
+		within(t, 2*time.Second, "an outbox with nothing new is refused", func() bool { return refused("c") })
+		town.with(func() { town.refused = map[string]string{} })
+		within(t, 2*time.Second, "it is not refused any more", func() bool { return !refused("c") })
+		if n := strings.Count(log.String(), "event=fleet.outbox_failed"); n != 3 {
+			t.Errorf("told %d times:\n%s", n, &log)
+		}
 	})
 }
 

@@ -64,6 +64,28 @@ func (r *Relay) HealthWith(ctx context.Context, c admin.Counter) waybill.Health 
 	return h
 }
 
+// hindrance is the first check that a person should look at. Of a relay that starts, stops or has ended it is empty.
+func (r *Relay) hindrance(ctx context.Context) (text string) {
+	r.mu.Lock()
+	e := r.engine
+	r.mu.Unlock()
+	if e == nil {
+		return ""
+	}
+	answered := e.ask(ctx.Done(), func() {
+		for _, c := range e.health().Checks {
+			if c.Status == waybill.HealthDegraded || c.Name == "store" && len(e.member.failing) > 0 {
+				text = c.Name + ": " + c.Text
+				return
+			}
+		}
+	})
+	if !answered && ctx.Err() != nil {
+		return "the loop does not answer"
+	}
+	return text
+}
+
 // closed reports whether a channel is closed.
 func closed(c <-chan struct{}) bool {
 	select {

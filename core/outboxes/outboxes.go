@@ -51,6 +51,8 @@ type Page struct {
 type Drawn struct {
 	Name             string
 	Last, LastNotice int64
+	// Refused says why the outbox is not to be served, and how to change that. It is not opened then.
+	Refused string
 }
 
 // State is what Peek answers.

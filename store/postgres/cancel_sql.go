@@ -52,7 +52,7 @@ func cancelRecordsSQL(reason waybill.Reason, keep bool) string {
     ` + x + ` WHERE o.route = t.route AND o.seq = t.seq RETURNING 1
 ), c AS (
     INSERT INTO {notices} (kind, route, slot, slots, key, id, seq)
-    SELECT {tell_key}, t.route, t.slot, 1::bigint << t.slot, t.key, t.id, t.seq FROM t WHERE t.tell
+    SELECT {tell_key}, t.route, t.slot, 1::bigint << t.slot::int, t.key, t.id, t.seq FROM t WHERE t.tell
 )`
 }
 

@@ -22,9 +22,9 @@ const cleanBatch = 1000
 
 // electSQL takes or renews the cleaner's lease: a row, so that it ends by itself and needs no session.
 const electSQL = `
-UPDATE {meta} SET owner = $1, value = (extract(epoch FROM clock_timestamp()) * 1000000)::bigint + $2
-WHERE name = {cleaner} AND (owner = $1 OR value NOT BETWEEN (extract(epoch FROM clock_timestamp()) * 1000000)::bigint
-                                                        AND (extract(epoch FROM clock_timestamp()) * 1000000)::bigint + $3)
+UPDATE {meta} SET owner = $1, value = (extract(epoch FROM clock_timestamp()) * '1000000')::bigint + $2
+WHERE name = {cleaner} AND (owner = $1 OR value NOT BETWEEN (extract(epoch FROM clock_timestamp()) * '1000000')::bigint
+                                                        AND (extract(epoch FROM clock_timestamp()) * '1000000')::bigint + $3)
 RETURNING true`
 
 // sweepSQL abandons expired records: those that waited for a time, and due ones in partitions without an owner. Due
@@ -64,7 +64,7 @@ WITH RECURSIVE k AS (
         SELECT o.ctid AS at FROM {outbox} o
         WHERE o.route = n.route AND ` + expiresSQL + ` AND ` + inLineSQL + ` = 1 AND o.expires_at <= statement_timestamp()
           AND o.expires_at >= coalesce($1::timestamptz, '-infinity')
-          AND (n.slots >> o.slot) & 1 = 1 AND NOT ` + liveHoldSQL + `
+          AND (n.slots >> o.slot::int) & '1' = 1 AND NOT ` + liveHoldSQL + `
         ORDER BY o.expires_at LIMIT 1000 FOR UPDATE SKIP LOCKED
     ) x
     WHERE n.slots <> 0 LIMIT 1000 - (SELECT count(*) FROM w)
@@ -77,7 +77,7 @@ WITH RECURSIVE k AS (
     RETURNING o.route, o.seq, o.id, o.key, o.slot, d.tell
 ), c AS (
     INSERT INTO {notices} (kind, route, slot, slots, key, id, seq)
-    SELECT {tell_key}, u.route, u.slot, 1::bigint << u.slot, u.key, u.id, u.seq FROM u WHERE u.key <> '' AND u.tell
+    SELECT {tell_key}, u.route, u.slot, 1::bigint << u.slot::int, u.key, u.id, u.seq FROM u WHERE u.key <> '' AND u.tell
 )
 SELECT count(*), statement_timestamp() FROM u`
 
@@ -94,7 +94,7 @@ func purgeSQL(class core.RetentionClass) string {
 WITH d AS MATERIALIZED (
     SELECT e.route, e.seq FROM {outbox} e
     WHERE CASE WHEN e.reason = '' THEN {class_published} WHEN e.reason IN {cancelled_or_replaced} THEN {class_cancelled} ELSE {class_abandoned} END = %d
-      AND e.settled_at IS NOT NULL AND e.settled_at <= statement_timestamp() - $1 * interval '1 microsecond' AND e.state = %d
+      AND e.settled_at IS NOT NULL AND e.settled_at <= statement_timestamp() - $1::bigint::float8 * interval '1 microsecond' AND e.state = %d
       AND e.settled_at >= coalesce($2::timestamptz, '-infinity')
     ORDER BY e.settled_at LIMIT %d FOR UPDATE SKIP LOCKED
 ), x AS (
@@ -103,7 +103,7 @@ WITH d AS MATERIALIZED (
     RETURNING o.*
 ), c AS (
     INSERT INTO {notices} (kind, route, slot, slots, key, id, seq)
-    SELECT {tell_key}, x.route, x.slot, 1::bigint << x.slot, x.key, x.id, x.seq FROM x WHERE x.blocks
+    SELECT {tell_key}, x.route, x.slot, 1::bigint << x.slot::int, x.key, x.id, x.seq FROM x WHERE x.blocks
 )
 SELECT x.state, x.reason, count(*), max(x.settled_at) FROM x GROUP BY 1, 2`, class, class.State(), cleanBatch)
 }

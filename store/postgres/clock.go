@@ -15,7 +15,7 @@ import (
 
 // stampBoundSQL is the highest stamp that counts for the clock's mark, hlc.MaxMark of the database's time: neither a
 // machine whose clock is fast nor a forged stamp becomes the mark of every process.
-const stampBoundSQL = `((date_part('epoch', clock_timestamp() + interval '1 minute') * 1000)::bigint << 16 | 65535)`
+const stampBoundSQL = `((date_part('epoch', clock_timestamp() + interval '1 minute') * '1000')::bigint << 16 | '65535')`
 
 // stampsSQL are the stamps that the outbox remembers: the mark that settling leaves, and those of the records with the
 // newest 1,000 numbers, on routes that are or were served and on those of $1. So it reads a bounded number of pages,

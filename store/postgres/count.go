@@ -22,19 +22,19 @@ const (
 // The arithmetic of [rules.Sample].
 const (
 	// placesSQL … endPlacesSQL are the sequences of the samples of routes with low, span and size.
-	placesSQL = `SELECT p.route, low + here + 1 + floor((turn - floor(turn)) * (next - here))::bigint AS seq
+	placesSQL = `SELECT p.route, low + here + 1 + floor((turn - floor(turn)) * (next - here)::float8)::bigint AS seq
     FROM (
-        SELECT s.route, s.low, k * 0.6180339887::float8 AS turn, k * (s.span / s.size) + k * (s.span % s.size) / s.size AS here,
+        SELECT s.route, s.low, k::float8 * 0.6180339887::float8 AS turn, k * (s.span / s.size) + k * (s.span % s.size) / s.size AS here,
                (k + 1) * (s.span / s.size) + (k + 1) * (s.span % s.size) / s.size AS next`
 	endPlacesSQL = ` s CROSS JOIN LATERAL generate_series(0, s.size - 1) k
     ) p`
 	// sumSQL … endSumSQL are the sums of kinds, of which n were seen, behind the sample or not, and hits in it.
-	sumSQL = `SELECT x.*, CASE WHEN vague THEN greatest(apart + floor((greatest(hits - 2, 0) + 8 - 4 * sqrt(greatest(hits - 2, 0) + 4)) * width)::bigint, least, 1) - 1
-                     ELSE greatest(apart + floor(hits * width)::bigint, least) END AS sum
+	sumSQL = `SELECT x.*, CASE WHEN vague THEN greatest(apart + floor((greatest(h - '2', '0') + '8' - '4' * sqrt(greatest(h - '2', '0') + '4')) * width)::bigint, least, 1) - 1
+                     ELSE greatest(apart + floor(h * width)::bigint, least) END AS sum
     FROM (
-        SELECT x.*, width > 1 AND 2 * sqrt(hits + 1) * width > (apart + floor(hits * width)) * 0.05::float8 AS vague
+        SELECT x.*, width > '1' AND '2' * sqrt(h + '1') * width > (apart::float8 + floor(h * width)) * 0.05::float8 AS vague
         FROM (
-            SELECT x.*, CASE WHEN behind THEN coalesce(n, 0) ELSE 0 END AS apart,
+            SELECT x.*, hits::float8 AS h, CASE WHEN behind THEN coalesce(n, 0) ELSE 0 END AS apart,
                    CASE WHEN behind THEN coalesce(n, 0) + hits ELSE greatest(n, hits) END AS least
             FROM`
 	endSumSQL = ` x
@@ -100,7 +100,7 @@ WITH RECURSIVE ` + allRoutesSQL + `, floors AS MATERIALIZED (
 ), big AS MATERIALIZED (
     SELECT * FROM full_parts UNION ALL SELECT route, 'ready', seq FROM ends
 ), strata AS MATERIALIZED (
-    SELECT b.*, b.high - b.low AS span, least(b.high - b.low, $2) AS size, (b.high - b.low) / greatest(least(b.high - b.low, $2), 1)::float8 AS width
+    SELECT b.*, b.high - b.low AS span, least(b.high - b.low, $2) AS size, (b.high - b.low)::float8 / greatest(least(b.high - b.low, $2), 1)::float8 AS width
     FROM (
         SELECT d.route, (SELECT o.seq FROM {outbox} o WHERE o.route = d.route ORDER BY o.seq LIMIT 1) - 1 AS low,
                (SELECT o.seq FROM {outbox} o WHERE o.route = d.route ORDER BY o.seq DESC LIMIT 1) AS high
@@ -129,7 +129,7 @@ WITH RECURSIVE ` + allRoutesSQL + `, floors AS MATERIALIZED (
     )` + endSumSQL + `
 )
 SELECT route, state, reason, sum(n)::bigint, sum(due)::bigint, bool_or(estimated), bool_or(vague),
-       coalesce((extract(epoch FROM clock_timestamp() - min(oldest)) * 1000000)::bigint, 0)
+       coalesce((extract(epoch FROM clock_timestamp() - min(oldest)) * '1000000')::bigint, 0)
 FROM (
     SELECT k.route, k.state, k.reason, k.n, k.due, false AS estimated, false AS vague, k.oldest FROM kinds k
     WHERE NOT EXISTS (SELECT FROM big b WHERE b.route = k.route AND b.part = k.part)

@@ -40,7 +40,7 @@ const (
 INSERT INTO {routes} (route) SELECT $1::text FROM ` + headSQL + ` h WHERE NOT EXISTS (SELECT FROM {routes} ro WHERE ro.route = $1)
 ON CONFLICT DO NOTHING`
 	keepRouteSQL     = `SELECT FROM {routes} ro WHERE ro.route = $1 FOR SHARE`
-	keepPartitionSQL = `SELECT FROM {partitions} un, ` + headSQL + ` h WHERE un.route = $1 AND (un.slots >> h.slot) & 1 = 1 FOR SHARE OF un`
+	keepPartitionSQL = `SELECT FROM {partitions} un, ` + headSQL + ` h WHERE un.route = $1 AND (un.slots >> h.slot::int) & '1' = 1 FOR SHARE OF un`
 )
 
 // decideSQL changes the row if it is the head of its key, or tells its owner to, and returns the state that it found.
@@ -74,7 +74,7 @@ WITH h AS MATERIALIZED (
             WHERE e.route = $1 AND e.key = $3 AND e.key <> '' AND e.due_at IS NULL AND e.settled_at IS NULL AND e.seq < h.seq)
         AND NOT EXISTS (SELECT FROM {outbox} e
             WHERE e.route = $1 AND e.key = $3 AND e.key <> '' AND (e.retry OR e.hold <> 0) AND (e.retry OR ` + heldWaits + `)) AS due,
-        EXISTS (SELECT FROM {partitions} un WHERE un.route = $1 AND (un.slots >> e.slot) & 1 = 1 AND un.owner <> 0) AS owned
+        EXISTS (SELECT FROM {partitions} un WHERE un.route = $1 AND (un.slots >> e.slot::int) & '1' = 1 AND un.owner <> 0) AS owned
     FROM ` + headSQL + ` h CROSS JOIN LATERAL (SELECT h.*) e
 ), u AS (
     UPDATE {outbox} o SET` + set + ` FROM h WHERE o.route = $1 AND o.seq = h.seq AND NOT h.held AND ` + can + ` RETURNING o.route, o.seq, o.id
@@ -82,7 +82,7 @@ WITH h AS MATERIALIZED (
     ` + undecideSQL + `
 ), c AS (
     INSERT INTO {notices} (kind, route, slot, slots, key, id, seq, reason)
-    SELECT CASE WHEN u.seq IS NULL THEN {tell_decide} ELSE {tell_key} END, $1, h.slot, 1::bigint << h.slot, $3, $2, h.seq,
+    SELECT CASE WHEN u.seq IS NULL THEN {tell_decide} ELSE {tell_key} END, $1, h.slot, 1::bigint << h.slot::int, $3, $2, h.seq,
         CASE WHEN u.seq IS NULL THEN $4::text ELSE '' END
     FROM h LEFT JOIN u ON true WHERE u.seq IS NOT NULL OR h.due AND h.owned AND NOT h.held AND $4::text <> ''
     RETURNING number, kind, route

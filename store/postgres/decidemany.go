@@ -36,7 +36,7 @@ WITH t AS MATERIALIZED (
         SELECT ` + foundSQL + `, e.owned, o.reason, o.settled_at IS NULL AS live,
             NOT ` + liveHoldSQL + ` AND (o.due_at IS NOT NULL OR o.cancellable OR NOT e.owned) AS free
         FROM {outbox} o CROSS JOIN LATERAL (
-            SELECT EXISTS (SELECT FROM {partitions} un WHERE un.route = o.route AND (un.slots >> o.slot) & 1 = 1 AND un.owner <> 0) AS owned
+            SELECT EXISTS (SELECT FROM {partitions} un WHERE un.route = o.route AND (un.slots >> o.slot::int) & '1' = 1 AND un.owner <> 0) AS owned
         ) e
         WHERE o.route = t.route AND o.seq = t.seq AND o.id = t.id LIMIT 1
     ) o WHERE t.number = 0 OR t.told OR NOT o.live
@@ -55,12 +55,12 @@ WITH t AS MATERIALIZED (
     ` + undecideSQL + `
 ), k AS (
     INSERT INTO {notices} (kind, route, slot, slots, key, id, seq)
-    SELECT DISTINCT ON (l.route, l.key) {tell_key}, l.route, l.slot, 1::bigint << l.slot, l.key, l.id, l.seq
+    SELECT DISTINCT ON (l.route, l.key) {tell_key}, l.route, l.slot, 1::bigint << l.slot::int, l.key, l.id, l.seq
     FROM l WHERE l.tell AND l.owned ORDER BY l.route, l.key, l.seq
     RETURNING route
 ), c AS (
     INSERT INTO {notices} (kind, route, slot, slots, key, id, seq, reason)
-    SELECT {tell_decide}, f.route, f.slot, 1::bigint << f.slot, f.key, f.id, f.seq, $5
+    SELECT {tell_decide}, f.route, f.slot, 1::bigint << f.slot::int, f.key, f.id, f.seq, $5
     FROM f WHERE f.live AND NOT f.free AND f.number = 0 ORDER BY f.seq
     RETURNING number, route, seq
 ), x AS (

@@ -34,7 +34,7 @@ func insertKeyedSQL(notify bool, where string) string {
            r.occurred_at, r.hlc, r.expires_at, nullif(r.attrs, '')::json, r.body, r.slot, r.cancellable,
            ` + dueSQL("d.at") + `, r.dedupe_key, $21::boolean` + values + `
     FROM r
-    CROSS JOIN LATERAL (SELECT coalesce(r.at, clock_timestamp() + nullif(r.delay, 0) * interval '1 microsecond') AS at) d` + where + `
+    CROSS JOIN LATERAL (SELECT coalesce(r.at, clock_timestamp() + nullif(r.delay, 0)::float8 * interval '1 microsecond') AS at) d` + where + `
     ON CONFLICT DO NOTHING
     RETURNING route, id
 )

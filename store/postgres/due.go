@@ -27,7 +27,7 @@ const (
 	ownPartsSQL = `
 WITH p AS MATERIALIZED (
     SELECT p.n, p.route, p.slots & o.slots AS slots,
-        CASE WHEN p.ago = 0 THEN '-infinity' ELSE statement_timestamp() - p.ago * interval '1 microsecond' END AS since, p.repeats
+        CASE WHEN p.ago = 0 THEN '-infinity' ELSE statement_timestamp() - p.ago::float8 * interval '1 microsecond' END AS since, p.repeats
     FROM unnest($2::text[], $3::bigint[], $4::bigint[], $5::boolean[]) WITH ORDINALITY AS p(route, slots, ago, repeats, n)
     CROSS JOIN LATERAL (SELECT bit_or(un.slots) AS slots FROM {partitions} un WHERE un.route = p.route AND un.owner = $1) o
     WHERE ` + aliveSQL + ` AND p.slots & o.slots <> 0
@@ -37,7 +37,7 @@ WITH p AS MATERIALIZED (
 	// are in no index that it may use. The order of a count leads the planner to the index that has no other holds.
 	dueRetriesSQL = `
         FROM {outbox} r
-        WHERE r.route = p.route AND r.retry AND r.due_at > p.since AND r.due_at <= statement_timestamp() AND (p.slots >> r.slot) & 1 = 1`
+        WHERE r.route = p.route AND r.retry AND r.due_at > p.since AND r.due_at <= statement_timestamp() AND (p.slots >> r.slot::int) & '1' = 1`
 	heldDueSQL = dueRetriesSQL + ` AND p.repeats AND r.hold + 0 = $1 AND r.hold <> 0`
 	ownDueSQL  = heldDueSQL + `
         ORDER BY r.due_at, r.seq LIMIT $6`
@@ -70,7 +70,7 @@ RETURNING l.n, ` + recordSQL + `, r.body, r.due_at`
     SELECT x.* FROM p CROSS JOIN LATERAL (
         SELECT r.ctid AS at, r.due_at, r.seq FROM {outbox} r
         WHERE r.route = p.route AND r.due_at > p.since AND r.due_at <= statement_timestamp() AND r.due_at IS NOT NULL AND NOT r.retry
-          AND r.settled_at IS NULL AND (p.slots >> r.slot) & 1 = 1
+          AND r.settled_at IS NULL AND (p.slots >> r.slot::int) & '1' = 1
         ORDER BY r.due_at, r.seq LIMIT $6 FOR UPDATE SKIP LOCKED
     ) x
     ORDER BY x.due_at, x.seq LIMIT $6
@@ -83,16 +83,16 @@ UPDATE {outbox} r SET seq = n.seq, due_at = NULL, version = r.version + 1 FROM n
 	// nextDueSQL is how long until something else is due, in microseconds, and how many due retries self holds.
 	nextDueSQL = ownPartsSQL + `
 SELECT CASE WHEN min(d.due_at) IS NULL THEN -1
-            ELSE greatest(ceil(extract(epoch FROM min(d.due_at) - clock_timestamp()) * 1000000)::bigint, 0) END,
+            ELSE greatest(ceil(extract(epoch FROM min(d.due_at) - clock_timestamp()) * '1000000')::bigint, 0) END,
     (SELECT count(*) FROM p CROSS JOIN LATERAL (SELECT r.seq` + heldDueSQL + ` ORDER BY r.due_at) x)
 FROM p CROSS JOIN LATERAL (
     (SELECT r.due_at FROM {outbox} r
      WHERE r.route = p.route AND r.due_at > p.since AND r.due_at IS NOT NULL AND NOT r.retry AND r.settled_at IS NULL
-       AND (p.slots >> r.slot) & 1 = 1
+       AND (p.slots >> r.slot::int) & '1' = 1
      ORDER BY r.due_at LIMIT 1)
     UNION ALL
     (SELECT r.due_at FROM {outbox} r
-     WHERE r.route = p.route AND r.due_at > p.since AND r.retry AND (p.slots >> r.slot) & 1 = 1 AND ` + freeSQL + `
+     WHERE r.route = p.route AND r.due_at > p.since AND r.retry AND (p.slots >> r.slot::int) & '1' = 1 AND ` + freeSQL + `
      ORDER BY r.due_at LIMIT 1)
 ) d`
 )

@@ -68,3 +68,6 @@ func Texts(o *Outbox) map[string]string {
 	maps.Copy(all, named("stage", &o.stager.sql))
 	return all
 }
+
+// ReleaseStatements returns all statements, by their names.
+var ReleaseStatements = releaseStatements

@@ -75,7 +75,7 @@ WITH RECURSIVE ` + unboundSQL("$5") + `, k AS (
 SELECT k.key, h.* FROM k LEFT JOIN LATERAL (
     SELECT w.cause, n.behind,
         CASE WHEN o.settled_at IS NULL THEN 0
-             ELSE (extract(epoch FROM statement_timestamp() - o.settled_at) * 1000000)::bigint END AS settled,
+             ELSE (extract(epoch FROM statement_timestamp() - o.settled_at) * '1000000')::bigint END AS settled,
         ` + storedSQL + `
     FROM (
         (SELECT 1 AS turn, e.seq, 'retry' AS cause FROM {outbox} e

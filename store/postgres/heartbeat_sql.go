@@ -76,7 +76,7 @@ WITH n AS MATERIALIZED (
 ), i AS (
     INSERT INTO {partitions} (route, from_slot, to_slot, slots, read_after, uncertain_up_to, term)
     SELECT x.route, x.from_slot, x.to_slot,
-        (-1::bigint << x.from_slot) & ~CASE x.to_slot WHEN 64 THEN 0 ELSE -1::bigint << x.to_slot END,
+        (-1::bigint << x.from_slot::int) & ~CASE x.to_slot WHEN 64 THEN 0 ELSE -1::bigint << x.to_slot::int END,
         x.read_after, x.uncertain_up_to, x.term
     FROM x
 )

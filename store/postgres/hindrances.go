@@ -38,8 +38,8 @@ WHERE u.topic = $3 AND u.seq <> $2 LIMIT 1`
 	// the id that the row has, and not for the row: no transaction waits for it, and nothing is locked. It does not
 	// find transactions that share a lock.
 	lockSQL = `
-SELECT concat_ws(', ', 'process ' || l.pid, nullif(a.application_name, ''), 'of role ' || a.usename,
-    'open for ' || date_trunc('second', statement_timestamp() - a.xact_start))
+SELECT concat_ws(', ', 'process ' || l.pid::text, nullif(a.application_name, ''), 'of role ' || a.usename::text,
+    'open for ' || date_trunc('second', statement_timestamp() - a.xact_start)::text)
 FROM {outbox} o JOIN pg_catalog.pg_locks l ON l.locktype = 'transactionid' AND l.mode = 'ExclusiveLock' AND l.granted AND l.transactionid = o.xmax
 LEFT JOIN pg_catalog.pg_stat_activity a ON a.pid = l.pid
 WHERE o.route = $1 AND o.seq = $2`

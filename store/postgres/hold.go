@@ -43,7 +43,7 @@ SELECT u.n, CASE WHEN w.seq IS NOT NULL THEN {hold_granted} WHEN EXISTS (
     coalesce(w.deliveries, 0)
 FROM u LEFT JOIN w ON w.route = u.route AND w.seq = u.seq`
 
-	keylessSQL = `r.key = '' AND r.due_at IS NULL AND r.settled_at IS NULL AND ($3::bigint >> r.slot) & 1 = 1 AND ` + aliveSQL + `
+	keylessSQL = `r.key = '' AND r.due_at IS NULL AND r.settled_at IS NULL AND ($3::bigint >> r.slot::int) & '1' = 1 AND ` + aliveSQL + `
       AND r.seq <> ALL ($5::bigint[])`
 )
 

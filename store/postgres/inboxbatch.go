@@ -53,14 +53,14 @@ FROM n, s`
 	purgeInboxSQL = `
 WITH s AS MATERIALIZED (
     SELECT i.ctid AS at, i.handled_at FROM {inbox} i
-    WHERE i.consumer = $1 AND i.handled_at < statement_timestamp() - $2 * interval '1 microsecond'
+    WHERE i.consumer = $1 AND i.handled_at < statement_timestamp() - $2::bigint::float8 * interval '1 microsecond'
       AND i.handled_at >= coalesce($4::timestamptz, '-infinity')
     ORDER BY i.handled_at LIMIT $3
 ), d AS (
     DELETE FROM {inbox} WHERE ctid = ANY (ARRAY(SELECT s.at FROM s)) RETURNING 1
 )
 SELECT (SELECT count(*) FROM d), max(s.handled_at),
-    CASE WHEN count(*) < $3 THEN statement_timestamp() - $2 * interval '1 microsecond' END FROM s`
+    CASE WHEN count(*) < $3 THEN statement_timestamp() - $2::bigint::float8 * interval '1 microsecond' END FROM s`
 	purgeInboxAllSQL = `
 WITH RECURSIVE c (consumer) AS (
     (SELECT consumer FROM {inbox} ORDER BY consumer LIMIT 1)
@@ -71,7 +71,7 @@ WITH RECURSIVE c (consumer) AS (
 DELETE FROM {inbox} WHERE ctid = ANY (ARRAY(
     SELECT d.ctid FROM c CROSS JOIN LATERAL (
         SELECT i.ctid FROM {inbox} i
-        WHERE i.consumer = c.consumer AND i.handled_at < statement_timestamp() - $1 * interval '1 microsecond'
+        WHERE i.consumer = c.consumer AND i.handled_at < statement_timestamp() - $1::bigint::float8 * interval '1 microsecond'
         ORDER BY i.handled_at LIMIT $2
     ) d LIMIT $2)) RETURNING 1
 )

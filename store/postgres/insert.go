@@ -38,7 +38,7 @@ func (f insertForm) oneSQL() string {
 	columns, values, at := "", "", ""
 	switch f.due {
 	case delayed:
-		at = "clock_timestamp() + $17::bigint * interval '1 microsecond'"
+		at = "clock_timestamp() + $17::bigint::float8 * interval '1 microsecond'"
 		columns, values = ", due_at, ready_since", ", "+at+", "+at
 	case scheduled:
 		at = "$17::timestamptz"
@@ -60,7 +60,7 @@ func (f insertForm) manySQL() string {
 		columns, values = ", due_at, ready_since", ", "+dueSQL(at)
 		arrays, names = ", $17::timestamptz[], $18::bigint[]", ", at, delay"
 		from = `
-CROSS JOIN LATERAL (SELECT coalesce(r.at, clock_timestamp() + nullif(r.delay, 0) * interval '1 microsecond') AS at) d`
+CROSS JOIN LATERAL (SELECT coalesce(r.at, clock_timestamp() + nullif(r.delay, 0)::float8 * interval '1 microsecond') AS at) d`
 	}
 	columns, values = f.more(columns, values, "r.route", at)
 	return `
@@ -105,7 +105,7 @@ func wakeSQL(route, at string) string {
 	if at != "" { // first, since it is cheap
 		soon = "coalesce(" + at + " < clock_timestamp() + interval '1 minute', true) AND "
 	}
-	return "CASE WHEN " + soon + "(SELECT w.last_value > date_part('epoch', clock_timestamp()) * 1000 FROM {wake} w) " +
+	return "CASE WHEN " + soon + "(SELECT w.last_value::float8 > date_part('epoch', clock_timestamp()) * '1000' FROM {wake} w) " +
 		"THEN pg_notify({channel}, " + route + ") IS NULL ELSE false END"
 }
 

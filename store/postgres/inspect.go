@@ -29,11 +29,11 @@ const storedSQL = `
     o.seq, o.route, o.id, o.topic, o.key, o.type, o.source, o.content_type, o.correlation_id, o.trace_parent,
     o.occurred_at, o.hlc, o.expires_at, o.attrs,
     ` + stateSQL + `, o.reason, o.attempts, o.crashes, o.dedupe_key, o.last_error, o.last_error_at, o.settled_at,
-    (extract(epoch FROM statement_timestamp() - o.ready_since) * 1000000)::bigint,
+    (extract(epoch FROM statement_timestamp() - o.ready_since) * '1000000')::bigint,
     CASE WHEN o.settled_at IS NULL AND o.due_at > statement_timestamp() AND NOT ` + liveHoldSQL + `
-         THEN (extract(epoch FROM o.due_at - statement_timestamp()) * 1000000)::bigint ELSE 0 END,
+         THEN (extract(epoch FROM o.due_at - statement_timestamp()) * '1000000')::bigint ELSE 0 END,
     coalesce((SELECT me.name FROM {members} me WHERE me.session = o.hold AND o.hold <> 0), ''),
-    coalesce((SELECT greatest(me.lease - (extract(epoch FROM statement_timestamp() - me.renewed_at) * 1000000)::bigint, 0)
+    coalesce((SELECT greatest(me.lease - (extract(epoch FROM statement_timestamp() - me.renewed_at) * '1000000')::bigint, 0)
               FROM {members} me WHERE me.session = o.hold AND o.hold <> 0), 0)`
 
 // Ids that the program chose, and those of records that are not simply due, are in indexes. The others are found by a

@@ -26,7 +26,7 @@ const (
 SELECT coalesce(l.state, ''), coalesce(l.version, 0), clock_timestamp()
 FROM (SELECT 1) one LEFT JOIN {limits} l ON l.name = $1`
 	firstLimitSQL = `
-INSERT INTO {limits} (name, state, version) VALUES ($1, $2, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint)
+INSERT INTO {limits} (name, state, version) VALUES ($1, $2, (extract(epoch FROM clock_timestamp()) * '1000000')::bigint)
 ON CONFLICT DO NOTHING`
 	writeLimitSQL = `
 UPDATE {limits} SET state = $2, version = version + 1, changed_at = clock_timestamp() WHERE name = $1 AND version = $3`

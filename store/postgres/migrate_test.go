@@ -2,6 +2,7 @@ package postgres_test
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"net/url"
@@ -117,6 +118,34 @@ func TestEverythingIsDocumented(t *testing.T) {
 	bare, err := pgx.CollectRows(rows, pgx.RowTo[string])
 	if err != nil || len(bare) > 0 {
 		t.Fatalf("no comment on %v (%v)", bare, err)
+	}
+}
+
+// A neighbour who may create tables makes one of Waybill's, with a trigger, before the first migration. The migration
+// names the neighbour, and the trigger does not run with the rights of the one who migrates.
+func TestMigrationOfAStranger(t *testing.T) {
+	t.Parallel()
+	pool := newPool(t)
+	role := "neighbour_" + strings.ToLower(rand.Text())
+	exec(t, pool, fmt.Sprintf(`CREATE ROLE %[1]s; CREATE TABLE loot (who text); GRANT INSERT ON loot TO PUBLIC; CREATE SCHEMA waybill;
+		GRANT ALL ON SCHEMA waybill TO %[1]s; SET ROLE %[1]s;
+		CREATE TABLE waybill.waybill_meta (name text NOT NULL PRIMARY KEY, value bigint NOT NULL, owner text NOT NULL DEFAULT '');
+		CREATE FUNCTION waybill.trap() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN INSERT INTO public.loot VALUES (current_user); RETURN new; END $$;
+		CREATE TRIGGER trap BEFORE INSERT ON waybill.waybill_meta FOR EACH ROW EXECUTE FUNCTION waybill.trap();
+		RESET ROLE`, role))
+	t.Cleanup(func() {
+		_, _ = pool.Exec(context.WithoutCancel(t.Context()), fmt.Sprintf("DROP OWNED BY %[1]s; DROP ROLE %[1]s", role))
+	})
+	m := newMigrations(t, postgres.MigrationOptions{})
+	if err := m.Up(t.Context(), pool); !errors.Is(err, waybill.ErrMisconfigured) || !strings.Contains(err.Error(), role+" owns table waybill_meta") {
+		t.Errorf("%v", err)
+	}
+	if n := query[int](t, pool, "SELECT count(*)::int FROM loot"); n != 0 {
+		t.Errorf("the trigger ran %d times", n)
+	}
+	exec(t, pool, fmt.Sprintf("REASSIGN OWNED BY %[1]s TO current_user; DROP TRIGGER trap ON waybill.waybill_meta", role))
+	if err := m.Up(t.Context(), pool); err != nil {
+		t.Error(err)
 	}
 }
 

@@ -31,10 +31,11 @@ const outboxPage = 250
 // are like one of $3 and have a sequence with the name $4; $5 is the name of the one for notices. A number is read
 // live: a transaction that drew it may be open. If a schema, a sequence or a right is missing, the outbox itself says
 // so later. The statement waits for a locked sequence for a moment only, as the first thing that it does says. $7
-// leaves out the sequences that another transaction is about to drop or to change.
-const outboxesSQL = `
+// leaves out the sequences that another transaction is about to drop or to change. The last column is the owner of a
+// schema if it is none of schema.TrustedSQL.
+var outboxesSQL = schema.Qualified(`
 WITH page AS MATERIALIZED (
-    SELECT x.name, s.oid AS seq, t.oid AS notices
+    SELECT x.name, n.nspowner AS owner, s.oid AS seq, t.oid AS notices
     FROM (SELECT set_config('lock_timeout', '50ms', true) AS waits OFFSET 0) l
     JOIN (
         SELECT u.name COLLATE "C" FROM unnest($2::text[]) AS u(name)
@@ -50,12 +51,13 @@ WITH page AS MATERIALIZED (
 SELECT p.name,
        CASE WHEN f.free AND has_sequence_privilege(p.seq, 'SELECT') THEN coalesce(pg_sequence_last_value(p.seq), 0) ELSE 0 END,
        CASE WHEN f.free AND has_sequence_privilege(p.notices, 'SELECT') THEN coalesce(pg_sequence_last_value(p.notices), 0) ELSE 0 END,
-       pg_snapshot_xmin(pg_current_snapshot())::text::bigint
+       pg_snapshot_xmin(pg_current_snapshot())::text::bigint,
+       CASE WHEN p.owner IN (` + schema.TrustedSQL("$8") + `) THEN '' ELSE coalesce(pg_get_userbyid(p.owner)::text, '') END AS owner
 FROM page p CROSS JOIN LATERAL (
     SELECT NOT ($7 AND EXISTS (SELECT FROM pg_locks l WHERE l.relation IN (p.seq, p.notices)
         AND l.mode IN ('AccessExclusiveLock', 'ExclusiveLock', 'ShareRowExclusiveLock', 'ShareLock'))) AS free
 ) f
-ORDER BY p.name`
+ORDER BY p.name`)
 
 // peekSQL is what waits on the routes $1. A record beyond the bound of its route is one that a new owner would read. A
 // retry and a hold are found by their own indexes. A notice or a member without a process waits for a relay, too. The
@@ -72,9 +74,9 @@ SELECT EXISTS (SELECT FROM unnest($1::text[]) AS p(route) CROSS JOIN LATERAL (
     OR EXISTS (SELECT FROM {notices} c WHERE c.route = ANY ($1::text[]))
     OR EXISTS (SELECT FROM {members} me WHERE me.routes && $1::text[]),
     EXISTS (SELECT FROM (SELECT me.*, ` + presenceLostSQL + ` AS lost FROM {members} me) me
-            WHERE NOT me.lost AND me.renewed_at > clock_timestamp() - me.lease * interval '1 microsecond' AND me.routes && $1::text[]),
+            WHERE NOT me.lost AND me.renewed_at > clock_timestamp() - me.lease::float8 * interval '1 microsecond' AND me.routes && $1::text[]),
     (SELECT CASE WHEN min(d.due_at) IS NULL THEN -1
-                 ELSE greatest(ceil(extract(epoch FROM min(d.due_at) - clock_timestamp()) * 1000000)::bigint, 0) END
+                 ELSE greatest(ceil(extract(epoch FROM min(d.due_at) - clock_timestamp()) * '1000000')::bigint, 0) END
      FROM unnest($1::text[]) AS p(route) CROSS JOIN LATERAL (
         (SELECT r.due_at FROM {outbox} r
          WHERE r.route = p.route AND r.due_at IS NOT NULL AND NOT r.retry AND r.settled_at IS NULL ORDER BY r.due_at LIMIT 1)
@@ -85,12 +87,24 @@ SELECT EXISTS (SELECT FROM unnest($1::text[]) AS p(route) CROSS JOIN LATERAL (
 
 var _ outboxes.All = (*Outboxes)(nil)
 
+// Schemas are the schemas of many outboxes.
+type Schemas struct {
+	// Names are their names. A * in a name stands for any characters: a schema like it counts as soon as it has the
+	// tables of an outbox.
+	Names []string
+	// Owners are roles whose schemas are served, besides superusers, the owner of the database and the relay's own
+	// role. The owner of a schema can have code of its own run with the rights of the relay, in all schemas. So
+	// name no role of a tenant.
+	Owners []string
+}
+
 // Outboxes are the outboxes of many schemas of one database, over one pool. A Look costs one statement for 250 schemas.
 // The relays of the outboxes poll, and have one connection that shows that their process is there. Make it with
 // [NewOutboxes].
 type Outboxes struct {
 	pool         *pgxpool.Pool
 	opts         Options
+	owners       []string
 	table        string
 	names, likes []string
 	presence     *listen.Waiter
@@ -102,21 +116,20 @@ type Outboxes struct {
 	acquiring    chan struct{} // one at a time
 }
 
-// NewOutboxes returns the outboxes in the schemas of a database whose names are given; a * in a name stands for any
-// characters. A schema that such a name stands for counts as soon as it has the tables of an outbox. Options.Schema
-// is not used, and neither are the notifications, as with Options.DisableNotify.
-func NewOutboxes(pool *pgxpool.Pool, schemas []string, opts Options) (*Outboxes, error) {
+// NewOutboxes returns the outboxes in these schemas of a database. Options.Schema is not used, and neither are the
+// notifications, as with Options.DisableNotify.
+func NewOutboxes(pool *pgxpool.Pool, schemas Schemas, opts Options) (*Outboxes, error) {
 	var problems []string
 	if pool == nil {
 		problems = append(problems, "pool: is nil; pass an open *pgxpool.Pool")
 	}
-	for _, s := range schemas {
+	for _, s := range schemas.Names {
 		for _, p := range schema.CheckNames(s, "", "") {
 			problems = append(problems, strings.Replace(p, "Schema: ", fmt.Sprintf("Schemas: %q ", s), 1))
 		}
 	}
-	if len(schemas) == 0 {
-		problems = append(problems, "Schemas: is empty; name the schemas, such as tenant_*")
+	if len(schemas.Names) == 0 {
+		problems = append(problems, "Schemas: has no names; name the schemas, such as tenant_*")
 	}
 	opts.Schema, opts.DisableNotify = "", true
 	if e := new(waybill.InvalidError); errors.As(opts.Validate(), &e) {
@@ -128,11 +141,11 @@ func NewOutboxes(pool *pgxpool.Pool, schemas []string, opts Options) (*Outboxes,
 	if err := waybill.Invalid("waybill/postgres: outboxes", problems...); err != nil {
 		return nil, err
 	}
-	o := &Outboxes{pool: pool, opts: opts, names: []string{}, likes: []string{}, acquiring: make(chan struct{}, 1)}
+	o := &Outboxes{pool: pool, opts: opts, owners: append([]string{}, schemas.Owners...), names: []string{}, likes: []string{}, acquiring: make(chan struct{}, 1)}
 	n := newNames("", opts.Table, "")
 	o.table = n.Outbox
 	o.presence = listen.New(listen.Options{Conns: conns.Pool(pool), Names: n, Logger: o.opts.logger})
-	for _, s := range schemas {
+	for _, s := range schemas.Names {
 		if strings.Contains(s, "*") {
 			o.likes = append(o.likes, strings.NewReplacer(`\`, `\\`, "%", `\%`, "_", `\_`, "*", "%").Replace(s))
 		} else if !slices.Contains(o.names, s) {
@@ -143,7 +156,7 @@ func NewOutboxes(pool *pgxpool.Pool, schemas []string, opts Options) (*Outboxes,
 }
 
 // Look returns the numbers that the next 250 outboxes have drawn; see [outboxes.All]. It waits for no lock. Of an
-// outbox whose sequences are locked it says nothing new.
+// outbox whose sequences are locked it says nothing new. It refuses a schema whose owner is not trusted; see [Schemas].
 func (o *Outboxes) Look(ctx context.Context, after string) (outboxes.Page, error) {
 	page, err := o.look(ctx, after, false)
 	var pgErr *pgconn.PgError
@@ -154,21 +167,38 @@ func (o *Outboxes) Look(ctx context.Context, after string) (outboxes.Page, error
 }
 
 func (o *Outboxes) look(ctx context.Context, after string, skipLocked bool) (page outboxes.Page, err error) {
-	rows, err := o.pool.Query(ctx, outboxesSQL, after, o.names, o.likes, o.table+"_seq", o.table+"_notices_seq", outboxPage, skipLocked)
+	rows, err := o.pool.Query(ctx, outboxesSQL, after, o.names, o.likes, o.table+"_seq", o.table+"_notices_seq", outboxPage, skipLocked, o.owners)
 	if err != nil {
 		return page, err
 	}
 	page.Outboxes, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (d outboxes.Drawn, err error) {
-		err = row.Scan(&d.Name, &d.Last, &d.LastNotice, &page.Xmin)
+		var owner string
+		if err = row.Scan(&d.Name, &d.Last, &d.LastNotice, &page.Xmin, &owner); owner != "" {
+			d.Refused = distrusted("look", d.Name, "the schema", owner).Error()
+		}
 		return d, err
 	})
 	page.More = len(page.Outboxes) == outboxPage
 	return page, err
 }
 
-// Peek returns the state of one schema; see [outboxes.All].
+// distrusted is the error of an outbox that is not served because of its owner.
+func distrusted(op, name, what, owner string) error {
+	return dberr.Misconfigured(op, "role %s owns %s of outbox %s, and could run its own code with the rights of the relay in all outboxes: "+
+		"give it to the owner of the database, or name the role in Owners if you trust it", owner, what, name)
+}
+
+// Peek returns the state of one schema; see [outboxes.All]. It is an error that matches waybill.ErrMisconfigured if the
+// owner of the schema, or of a table in it, is not trusted; see [Schemas].
 func (o *Outboxes) Peek(ctx context.Context, name string, routes []string) (s outboxes.State, err error) {
 	n := newNames(name, o.opts.Table, "")
+	owner, what, err := n.Stranger(ctx, o.pool, o.owners)
+	if err != nil {
+		return s, dberr.Failure("peek", err)
+	}
+	if owner != "" {
+		return s, distrusted("peek", name, what, owner)
+	}
 	one := &Outbox{conns: conns.Pool(o.pool)}
 	err = one.transact(ctx, "peek", readSQL, func(b *batch) {
 		b.Queue(n.SQL(peekSQL), routes).QueryRow(func(row pgx.Row) error {

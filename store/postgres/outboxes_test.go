@@ -2,6 +2,7 @@ package postgres_test
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"slices"
@@ -39,7 +40,7 @@ func inSchemas(tb testing.TB, pool *pgxpool.Pool, names ...string) map[string]*p
 
 func newOutboxes(tb testing.TB, pool *pgxpool.Pool, names ...string) *postgres.Outboxes {
 	tb.Helper()
-	o, err := postgres.NewOutboxes(pool, names, postgres.Options{Source: "/test"})
+	o, err := postgres.NewOutboxes(pool, postgres.Schemas{Names: names}, postgres.Options{Source: "/test"})
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -249,13 +250,63 @@ func TestOutboxesShareThePresence(t *testing.T) {
 // OP-13: wrong options are told together.
 func TestOutboxesOptions(t *testing.T) {
 	t.Parallel()
-	_, err := postgres.NewOutboxes(nil, []string{"a\x00"}, postgres.Options{AutoMigrate: true})
+	_, err := postgres.NewOutboxes(nil, postgres.Schemas{Names: []string{"a\x00"}}, postgres.Options{AutoMigrate: true})
 	for _, text := range []string{"pool: is nil", `Schemas: "a\x00" holds a NUL`, "AutoMigrate: ", "Source: "} {
 		if !errors.Is(err, waybill.ErrInvalid) || !strings.Contains(err.Error(), text) {
 			t.Errorf("%q is missing in %v", text, err)
 		}
 	}
-	if _, err := postgres.NewOutboxes(newPool(t), nil, postgres.Options{Source: "/test"}); !errors.Is(err, waybill.ErrInvalid) {
+	if _, err := postgres.NewOutboxes(newPool(t), postgres.Schemas{}, postgres.Options{Source: "/test"}); !errors.Is(err, waybill.ErrInvalid) {
 		t.Error(err)
+	}
+}
+
+// A tenant that owns its schema, or a table in one, cannot have the relay of all of them run its code: a trigger runs
+// with the rights of the role that changes the table.
+func TestOutboxesOfAStranger(t *testing.T) {
+	t.Parallel()
+	pool := newPool(t)
+	made := inSchemas(t, pool, "t_honest", "t_table", "t_stranger")
+	stranger := "tenant_" + strings.ToLower(rand.Text())
+	exec(t, pool, fmt.Sprintf("CREATE ROLE %[1]s; "+
+		"ALTER SCHEMA t_stranger OWNER TO %[1]s; ALTER TABLE t_table.waybill_outbox_routes OWNER TO %[1]s", stranger))
+	defer exec(t, pool, fmt.Sprintf("REASSIGN OWNED BY %[1]s TO current_user; DROP ROLE %[1]s", stranger))
+	for _, o := range made {
+		stageRows(t, pool, o, row("default", "x", ""))
+	}
+	many := newOutboxes(t, pool, "t_*", "other")
+	names, last := lookAll(t, many)
+	if !slices.Contains(names, "t_stranger") || !strings.Contains(last["t_stranger"].Refused, stranger) {
+		t.Errorf("%q, %q", names, last["t_stranger"].Refused)
+	}
+	if last["t_honest"].Refused != "" || last["other"].Refused != "" {
+		t.Errorf("%+v", last)
+	}
+	peek := func(o *postgres.Outboxes, name string) error {
+		s, err := o.Peek(t.Context(), name, []string{"default"})
+		if (err == nil) != s.Work {
+			t.Errorf("%s: %+v, %v", name, s, err)
+		}
+		return err
+	}
+	for _, name := range []string{"t_stranger", "t_table"} {
+		if err := peek(many, name); !errors.Is(err, waybill.ErrMisconfigured) || !strings.Contains(err.Error(), stranger) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if err := peek(many, "t_honest"); err != nil {
+		t.Error(err)
+	}
+	trusting, err := postgres.NewOutboxes(pool, postgres.Schemas{Names: []string{"t_*"}, Owners: []string{stranger}}, postgres.Options{Source: "/test"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"t_stranger", "t_table"} {
+		if err := peek(trusting, name); err != nil {
+			t.Error(err)
+		}
+	}
+	if _, last = lookAll(t, trusting); last["t_stranger"].Refused != "" {
+		t.Error(last["t_stranger"].Refused)
 	}
 }

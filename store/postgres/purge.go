@@ -33,7 +33,7 @@ func purgeRecordsSQL(w walk, dry bool) string {
     SELECT x.* FROM x WHERE x.tell
 ), c AS (
     INSERT INTO {notices} (kind, route, slot, slots, key, id, seq)
-    SELECT {tell_key}, u.route, u.slot, 1::bigint << u.slot, u.key, u.id, u.seq FROM u
+    SELECT {tell_key}, u.route, u.slot, 1::bigint << u.slot::int, u.key, u.id, u.seq FROM u
 )
 SELECT ` + onSQL + `, (SELECT count(*) FROM p), (SELECT count(*) FROM x), ` + notifySQL + `$14::boolean)`
 }

@@ -36,7 +36,7 @@ func newReadStatements(n schema.Names) readStatements {
 }
 
 // epochSQL changes when a standby is promoted, and when an operator raises it after a restore.
-const epochSQL = `(SELECT left(pg_walfile_name(pg_current_wal_insert_lsn()), 8) || '/' || value FROM {meta} WHERE name = {epoch})`
+const epochSQL = `(SELECT left(pg_walfile_name(pg_current_wal_insert_lsn()), 8) || '/' || value::text FROM {meta} WHERE name = {epoch})`
 
 // pageSQL is what a page says besides records. The numbers are looked up after the snapshot was taken. A
 // transaction has its id before it numbers a notice: it locks a row first.
@@ -69,7 +69,7 @@ CROSS JOIN LATERAL (`
 	ofRangesSQL = `
     SELECT r.* FROM {outbox} r
     WHERE r.route = u.route AND r.seq > u.lo AND r.seq <= u.hi AND r.due_at IS NULL AND r.settled_at IS NULL
-      AND (u.slots >> r.slot) & 1 = 1 AND (r.key <> '' OR NOT u.keyed)`
+      AND (u.slots >> r.slot::int) & '1' = 1 AND (r.key <> '' OR NOT u.keyed)`
 	skipSQL  = ` AND r.seq NOT IN (SELECT unnest($9::bigint[]))`
 	bySeqSQL = `
     ORDER BY r.seq LIMIT u.max`
@@ -115,13 +115,13 @@ SELECT 0, ` + waitingSQL + ` FROM unnest($2::text[], $3::bigint[]) AS p(route, s
 CROSS JOIN LATERAL (
     (SELECT r.route, r.seq, r.id, r.version, r.slot, r.key, ` + whySQL + ` AS why, ` + holderSQL + ` AS holder
      FROM {outbox} r
-     WHERE r.route = p.route AND r.seq > $4 AND (p.slots >> r.slot) & 1 = 1 AND (r.retry OR r.hold <> 0) AND r.seq > 0
+     WHERE r.route = p.route AND r.seq > $4 AND (p.slots >> r.slot::int) & '1' = 1 AND (r.retry OR r.hold <> 0) AND r.seq > 0
        AND ` + whySQL + ` IS NOT NULL
      ORDER BY r.seq LIMIT $5)
     UNION ALL
     (SELECT r.route, r.seq, r.id, r.version, r.slot, r.key, {blocking}, 0
      FROM {outbox} r
-     WHERE r.route = p.route AND r.seq > $4 AND (p.slots >> r.slot) & 1 = 1 AND r.blocks AND r.key <> ''
+     WHERE r.route = p.route AND r.seq > $4 AND (p.slots >> r.slot::int) & '1' = 1 AND r.blocks AND r.key <> ''
        AND r.route = ANY ($6::text[])
      ORDER BY r.seq LIMIT $5)
 ) r

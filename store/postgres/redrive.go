@@ -65,7 +65,7 @@ func redriveSQL(w walk, dry bool) string {
             ) THEN '` + admin.RefusedDuplicate + `'
             WHEN $14::boolean THEN ''
             WHEN o.expires_at <= statement_timestamp() THEN '` + admin.RefusedExpired + `'
-            WHEN $15::bigint > 0 AND o.ready_since < statement_timestamp() - $15::bigint * interval '1 microsecond'
+            WHEN $15::bigint > 0 AND o.ready_since < statement_timestamp() - $15::bigint::float8 * interval '1 microsecond'
             THEN '` + admin.RefusedInboxRetention + `'
             WHEN o.state = {abandoned} AND o.key <> '' AND NOT ($16::boolean AND o.reason NOT IN {unblocking}) AND o.seq < {last}
             THEN '` + admin.RefusedOrder + `'
@@ -83,10 +83,10 @@ func redriveSQL(w walk, dry bool) string {
     SELECT u.route, min(u.seq) AS seq FROM u WHERE u.key = '' GROUP BY u.route HAVING count(*) > ` + tellFromSQL + `
 ), c AS (
     INSERT INTO {notices} (kind, route, slot, slots, key, id, seq)
-    (SELECT DISTINCT ON (u.route, u.key) {tell_key}, u.route, u.slot, 1::bigint << u.slot, u.key, u.id, u.seq
+    (SELECT DISTINCT ON (u.route, u.key) {tell_key}, u.route, u.slot, 1::bigint << u.slot::int, u.key, u.id, u.seq
      FROM u WHERE u.key <> '' ORDER BY u.route, u.key, u.seq)
     UNION ALL
-    SELECT {tell_record}, u.route, u.slot, 1::bigint << u.slot, '', u.id, u.seq
+    SELECT {tell_record}, u.route, u.slot, 1::bigint << u.slot::int, '', u.id, u.seq
     FROM u WHERE u.key = '' AND u.route NOT IN (SELECT many.route FROM many)
     UNION ALL
     SELECT {tell_from}, many.route, 0, -1, '', '', many.seq FROM many

@@ -33,14 +33,14 @@ WITH un AS MATERIALIZED (
     CROSS JOIN LATERAL (
         SELECT r.seq FROM {outbox} r
         WHERE u.route = $2 AND r.route = $2 AND r.seq = u.seq AND r.id = u.id AND r.version = u.version AND r.settled_at IS NULL
-          AND (un.slots >> r.slot) & 1 = 1 AND ` + holderSQL + ` IN (0, $1::bigint)
+          AND (un.slots >> r.slot::int) & '1' = 1 AND ` + holderSQL + ` IN (0, $1::bigint)
         LIMIT 1
     ) r
 ), wanted AS MATERIALIZED (
     SELECT o.seq, true AS out FROM o
     UNION ALL
     SELECT r.seq, false FROM un, {outbox} r
-    WHERE r.hold = $1 AND r.hold <> 0 AND (r.route = $2) IS TRUE AND (un.slots >> r.slot) & 1 = 1 AND r.seq NOT IN (SELECT o.seq FROM o)
+    WHERE r.hold = $1 AND r.hold <> 0 AND (r.route = $2) IS TRUE AND (un.slots >> r.slot::int) & '1' = 1 AND r.seq NOT IN (SELECT o.seq FROM o)
 ), l AS MATERIALIZED (
     SELECT r.at, w.out FROM wanted w CROSS JOIN LATERAL (
         SELECT r.ctid AS at FROM {outbox} r WHERE r.route = $2 AND r.seq = w.seq LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED

@@ -76,7 +76,7 @@ WITH u AS MATERIALIZED (
         settled_at = CASE WHEN l.state IN {terminal} THEN clock_timestamp() END,
         retry = l.state NOT IN {terminal} AND (l.failed OR r.retry),
         due_at = CASE WHEN l.state IN {terminal} THEN NULL
-                      WHEN l.failed OR r.retry AND r.hold = $1 THEN clock_timestamp() + l.wait * interval '1 microsecond'
+                      WHEN l.failed OR r.retry AND r.hold = $1 THEN clock_timestamp() + l.wait::float8 * interval '1 microsecond'
                       ELSE r.due_at END,
         last_error = CASE WHEN l.error <> '' THEN l.error ELSE r.last_error END,
         last_error_at = CASE WHEN l.error <> '' THEN clock_timestamp() ELSE r.last_error_at END
@@ -109,8 +109,8 @@ type settleStatements struct{ quickLimits, deleteNear, deleteAll, slowLimits, se
 
 func newSettleStatements(n schema.Names) settleStatements {
 	return settleStatements{
-		quickLimits: quickLimitsSQL, deleteNear: n.SQL(deleteNearSQL), deleteAll: n.SQL(deleteAllSQL),
-		slowLimits: slowLimitsSQL, settle: n.SQL(settleSQL), noticeDone: n.SQL(noticeDoneSQL),
+		quickLimits: n.SQL(quickLimitsSQL), deleteNear: n.SQL(deleteNearSQL), deleteAll: n.SQL(deleteAllSQL),
+		slowLimits: n.SQL(slowLimitsSQL), settle: n.SQL(settleSQL), noticeDone: n.SQL(noticeDoneSQL),
 	}
 }
 

@@ -38,7 +38,7 @@ SELECT set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan'
 	// aliveSQL is what they ask.
 	aliveSQL = `EXISTS (SELECT FROM {members} me WHERE me.session = $1)`
 	// ownsSQL is whether the session owns the slot of record r.
-	ownsSQL = `EXISTS (SELECT FROM {partitions} un WHERE un.route = r.route AND un.owner = $1 AND (un.slots >> r.slot) & 1 = 1)`
+	ownsSQL = `EXISTS (SELECT FROM {partitions} un WHERE un.route = r.route AND un.owner = $1 AND (un.slots >> r.slot::int) & '1' = 1)`
 	// holderSQL is the live session that holds record r, or 0.
 	holderSQL = `CASE WHEN r.hold = 0 THEN 0 ELSE coalesce((SELECT ho.session FROM {members} ho WHERE ho.session = r.hold), 0) END`
 

@@ -27,6 +27,9 @@ type Postgres struct {
 	// Schemas are the schemas of many outboxes, which a relay serves as a fleet; a * stands for any characters, as
 	// in tenant_*. Other commands work on the one that Schema names.
 	Schemas []string
+	// Owners are roles whose schemas are served, besides superusers, the owner of the database and the relay's own
+	// role. Name no role of a tenant: it could run its own code with the rights of the relay, in all schemas.
+	Owners []string
 	postgres.Options
 }
 
@@ -81,7 +84,7 @@ func openPostgres(ctx context.Context, s *Postgres, env cli.Env) (*cli.Store, er
 	}
 	var many *postgres.Outboxes
 	if len(s.Schemas) > 0 {
-		if many, err = postgres.NewOutboxes(pool, s.Schemas, opts); err != nil {
+		if many, err = postgres.NewOutboxes(pool, postgres.Schemas{Names: s.Schemas, Owners: s.Owners}, opts); err != nil {
 			pool.Close()
 			return nil, err
 		}

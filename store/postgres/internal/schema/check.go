@@ -61,11 +61,13 @@ type privilege struct{ object, kind, names string }
 // Asker asks for one row. Its arguments and the row's columns are texts, numbers and such: what every driver knows.
 type Asker func(ctx context.Context, text string, args ...any) pgx.Row
 
-// AskPgx asks through a *pgxpool.Pool or *pgx.Conn. A check is made once a start, so no statement is prepared.
-func AskPgx(db interface {
+// rower is what a *pgxpool.Pool, a *pgx.Conn and a transaction have.
+type rower interface {
 	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
-},
-) Asker {
+}
+
+// AskPgx asks through a *pgxpool.Pool or *pgx.Conn. A check is made once a start, so no statement is prepared.
+func AskPgx(db rower) Asker {
 	return func(ctx context.Context, text string, args ...any) pgx.Row {
 		return db.QueryRow(ctx, text, append([]any{pgx.QueryExecModeExec}, args...)...)
 	}
@@ -169,7 +171,7 @@ func (m *Migrations) ask(ctx context.Context, ask Asker, privileges []privilege)
 		return nil, err
 	}
 	var answer string
-	if err := ask(ctx, askSQL, m.names.Schema, string(wanted), a.sequence).Scan(&answer); err != nil {
+	if err := ask(ctx, Qualified(askSQL), m.names.Schema, string(wanted), a.sequence).Scan(&answer); err != nil {
 		return nil, err
 	}
 	return a, json.Unmarshal([]byte(answer), a)

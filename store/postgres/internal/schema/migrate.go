@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 
 	"github.com/jackc/pgx/v5"
 
@@ -190,15 +191,20 @@ func (m *Migrations) Newest(part Part) int { return newest(m.files, part) }
 // Up applies what is missing, in one transaction under an advisory lock. It may be called by many processes at once,
 // and again at any time.
 func (m *Migrations) Up(ctx context.Context, db DB) error {
-	return m.run(ctx, db, "migrate up", func(tx pgx.Tx) error {
+	const op = "migrate up"
+	return m.run(ctx, db, op, func(tx pgx.Tx) error {
 		applied, err := m.applied(ctx, tx)
 		if err != nil {
 			return err
 		}
+		owned := sync.OnceValue(func() error { return m.checkOwners(ctx, tx, op) })
 		for i := range m.files {
 			mig := &m.files[i]
 			if mig.version <= applied[mig.part] {
 				continue
+			}
+			if err := owned(); err != nil {
+				return err
 			}
 			if _, err := tx.Exec(ctx, mig.up+m.record(mig)); err != nil {
 				return fmt.Errorf("%s: %w", mig.name, err)
@@ -223,7 +229,7 @@ func (m *Migrations) setSource(ctx context.Context, tx pgx.Tx) error {
 	}
 	var lacks bool
 	err := tx.QueryRow(ctx, `
-SELECT NOT a.atthasdef AND pg_has_role(c.relowner, 'USAGE')
+SELECT NOT a.atthasdef AND pg_catalog.pg_has_role(c.relowner, 'USAGE')
 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace JOIN pg_attribute a ON a.attrelid = c.oid
 WHERE n.nspname = $1 AND c.relname = $2 AND a.attname = 'source'`, m.names.Schema, m.names.Outbox).Scan(&lacks)
 	if err != nil || !lacks {
@@ -236,21 +242,26 @@ WHERE n.nspname = $1 AND c.relname = $2 AND a.attname = 'source'`, m.names.Schem
 // Down goes back to version: it undoes every later one of the selected parts, newest first, and the base when no part
 // is left. Version 0 removes the tables WITH ALL MESSAGES AND MARKS in them.
 func (m *Migrations) Down(ctx context.Context, db DB, version int) error {
-	return m.run(ctx, db, "migrate down", func(tx pgx.Tx) error {
+	const op = "migrate down"
+	return m.run(ctx, db, op, func(tx pgx.Tx) error {
 		applied, err := m.applied(ctx, tx)
 		if err != nil {
 			return err
 		}
 		for _, part := range m.parts {
 			if newest := m.Newest(part); applied[part] > newest {
-				return dberr.Misconfigured("migrate down", "the schema of %q has version %d, this release knows %d: "+
+				return dberr.Misconfigured(op, "the schema of %q has version %d, this release knows %d: "+
 					"go back with the newer release", m.key(part), applied[part], newest)
 			}
 		}
+		owned := sync.OnceValue(func() error { return m.checkOwners(ctx, tx, op) })
 		for i := len(m.files) - 1; i >= 0; i-- {
 			mig := &m.files[i]
 			if mig.version > applied[mig.part] || mig.version <= version {
 				continue
+			}
+			if err := owned(); err != nil {
+				return err
 			}
 			if mig.part == PartBase {
 				var used bool
@@ -318,7 +329,7 @@ func (m *Migrations) Applied(ctx context.Context, db DB) (map[Part]int, error) {
 func (m *Migrations) applied(ctx context.Context, tx pgx.Tx) (map[Part]int, error) {
 	applied := map[Part]int{}
 	var exists bool
-	if err := tx.QueryRow(ctx, "SELECT to_regclass($1) IS NOT NULL", m.names.SQL("{meta}")).Scan(&exists); err != nil || !exists {
+	if err := tx.QueryRow(ctx, "SELECT pg_catalog.to_regclass($1) IS NOT NULL", m.names.SQL("{meta}")).Scan(&exists); err != nil || !exists {
 		return applied, err
 	}
 	for _, part := range m.parts {
@@ -359,7 +370,7 @@ func (m *Migrations) run(ctx context.Context, db DB, op string, fn func(tx pgx.T
 		db = readCommitted{b}
 	}
 	err := pgx.BeginFunc(ctx, db, func(tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, "SELECT pg_advisory_xact_lock($1)", int64(migrationLock)); err != nil {
+		if _, err := tx.Exec(ctx, "SELECT pg_catalog.pg_advisory_xact_lock($1)", int64(migrationLock)); err != nil {
 			return err
 		}
 		return fn(tx)

@@ -99,6 +99,7 @@ func (n Names) With(pairs ...string) Names {
 // SQL puts the names, quoted, in the places of a statement: {outbox}, {meta} and so on. {last} and {last_notice} are
 // the last numbers that were drawn for records and for notices.
 func (n Names) SQL(text string) string {
+	text = Qualified(text)
 	var b strings.Builder
 	b.Grow(len(text) + len(text)/2)
 	for {

@@ -21,7 +21,7 @@ COMMENT ON SEQUENCE "waybill"."waybill_outbox_seq" IS 'Waybill: the staging orde
 
 CREATE TABLE "waybill"."waybill_outbox" (
     -- The transaction has its id before it draws the number, whoever inserts: readers tell by ids what they cannot see yet.
-    seq            bigint           NOT NULL DEFAULT ((pg_current_xact_id() IS NULL)::int + nextval('"waybill"."waybill_outbox_seq"')),
+    seq            bigint           NOT NULL DEFAULT ((pg_current_xact_id() IS NULL)::int + pg_catalog.nextval('"waybill"."waybill_outbox_seq"')),
     hold           bigint           NOT NULL DEFAULT 0,
     hlc            bigint           NOT NULL DEFAULT 0,
     occurred_at    timestamptz      NOT NULL DEFAULT clock_timestamp(),
@@ -110,10 +110,10 @@ COMMENT ON COLUMN "waybill"."waybill_outbox".body IS 'encoded payload';
 -- Programs compute the slots of the rows that they stage, and notify by themselves. For rows that are put in by hand,
 -- and those that get another route, key or id, the database does: for all of them that would make staging slower.
 CREATE FUNCTION "waybill"."waybill_outbox_slot"() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN -- no line of it ends with ;, where tools would end the statement
-    NEW.slot := get_byte(decode(left(md5(NEW.route || E'\x1f' || coalesce(nullif(NEW.key, ''), NEW.id)), 2), 'hex'), 0) >> 2
-    ; IF TG_OP = 'INSERT' AND has_sequence_privilege('"waybill"."waybill_outbox_wake"', 'SELECT') THEN
-        PERFORM pg_notify('waybill_25c50bbafea3b626', NEW.route) FROM "waybill"."waybill_outbox_wake" w
-        WHERE w.last_value > extract(epoch FROM clock_timestamp()) * 1000 AND (NEW.due_at < clock_timestamp() + interval '1 minute') IS NOT FALSE
+    NEW.slot := pg_catalog.get_byte(pg_catalog.decode(pg_catalog.left(pg_catalog.md5(NEW.route || E'\x1f' || coalesce(nullif(NEW.key, ''), NEW.id)), 2), 'hex'), 0) >> 2
+    ; IF TG_OP = 'INSERT' AND pg_catalog.has_sequence_privilege('"waybill"."waybill_outbox_wake"', 'SELECT') THEN
+        PERFORM pg_catalog.pg_notify('waybill_25c50bbafea3b626', NEW.route) FROM "waybill"."waybill_outbox_wake" w
+        WHERE w.last_value > (extract(epoch FROM clock_timestamp()) * '1000')::bigint AND (NEW.due_at < clock_timestamp() + interval '1 minute') IS NOT FALSE
     ; END IF; RETURN NEW; END
 $$;
 COMMENT ON FUNCTION "waybill"."waybill_outbox_slot"() IS 'Waybill: the slot of a record, and the notification of a relay that sleeps';
@@ -246,8 +246,8 @@ COMMENT ON COLUMN "waybill"."waybill_outbox_notices".key IS 'the key';
 COMMENT ON COLUMN "waybill"."waybill_outbox_notices".id IS 'the record''s id';
 COMMENT ON COLUMN "waybill"."waybill_outbox_notices".reason IS 'why the operator ends it, of kind 4';
 CREATE FUNCTION "waybill"."waybill_outbox_told"() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
-    IF has_sequence_privilege('"waybill"."waybill_outbox_wake"', 'SELECT') THEN
-        PERFORM pg_notify('waybill_25c50bbafea3b626', NEW.route) FROM "waybill"."waybill_outbox_wake" w WHERE w.last_value > extract(epoch FROM clock_timestamp()) * 1000
+    IF pg_catalog.has_sequence_privilege('"waybill"."waybill_outbox_wake"', 'SELECT') THEN
+        PERFORM pg_catalog.pg_notify('waybill_25c50bbafea3b626', NEW.route) FROM "waybill"."waybill_outbox_wake" w WHERE w.last_value > (extract(epoch FROM clock_timestamp()) * '1000')::bigint
     ; END IF; RETURN NULL; END
 $$;
 COMMENT ON FUNCTION "waybill"."waybill_outbox_told"() IS 'Waybill: notifies a relay that sleeps';

@@ -1,35 +1,35 @@
 -- statement inbox.mark
 INSERT INTO "waybill"."waybill_inbox" AS m (consumer, source, id, content_hash) SELECT $1, $2, $3, $5::bytea
-WHERE CASE WHEN set_config('waybill.lock_timeout', current_setting('lock_timeout'), true) IS NOT NULL
-           THEN set_config('lock_timeout', $4, true) IS NOT NULL END
+WHERE CASE WHEN pg_catalog.set_config('waybill.lock_timeout', pg_catalog.current_setting('lock_timeout'), true) IS NOT NULL
+           THEN pg_catalog.set_config('lock_timeout', $4, true) IS NOT NULL END
 ON CONFLICT (id, source, consumer) DO UPDATE SET content_hash = m.content_hash WHERE m.content_hash <> excluded.content_hash
-RETURNING set_config('lock_timeout', current_setting('waybill.lock_timeout'), true), m.content_hash IS NOT DISTINCT FROM $5::bytea
+RETURNING pg_catalog.set_config('lock_timeout', pg_catalog.current_setting('waybill.lock_timeout'), true), m.content_hash IS NOT DISTINCT FROM $5::bytea
 
 -- statement inbox.markAll
-WITH s AS MATERIALIZED (SELECT current_setting('lock_timeout') AS before, set_config('lock_timeout', $4, true) AS now
+WITH s AS MATERIALIZED (SELECT pg_catalog.current_setting('lock_timeout') AS before, pg_catalog.set_config('lock_timeout', $4, true) AS now
 ), k AS MATERIALIZED (SELECT coalesce(k.consumer, ($1::text[])[1]) AS consumer, coalesce(k.source, ($2::text[])[1]) AS source, k.id, k.content_hash, k.n
     FROM unnest($1::text[], $2::text[], $3::text[], $4::bytea[]) WITH ORDINALITY AS k (consumer, source, id, content_hash, n)
 ), i AS (
     INSERT INTO "waybill"."waybill_inbox" AS m (consumer, source, id, content_hash) SELECT k.consumer, k.source, k.id, k.content_hash FROM s, k ORDER BY k.n
     ON CONFLICT (id, source, consumer) DO UPDATE SET content_hash = m.content_hash WHERE m.content_hash <> excluded.content_hash
     RETURNING consumer, source, id, content_hash
-), n AS MATERIALIZED (SELECT count(*) AS marked FROM i)
-SELECT n.marked, set_config('lock_timeout', CASE WHEN n.marked >= 0 THEN s.before END, true),
-       (SELECT json_agg(CASE WHEN i.content_hash IS NOT DISTINCT FROM k.content_hash THEN k.n ELSE -k.n END ORDER BY k.n)::text
+), n AS MATERIALIZED (SELECT pg_catalog.count(*) AS marked FROM i)
+SELECT n.marked, pg_catalog.set_config('lock_timeout', CASE WHEN n.marked >= 0 THEN s.before END, true),
+       (SELECT pg_catalog.json_agg(CASE WHEN i.content_hash IS NOT DISTINCT FROM k.content_hash THEN k.n ELSE -k.n END ORDER BY k.n)::text
         FROM k JOIN i USING (consumer, source, id))
 FROM n, s
 
 -- statement inbox.purge
 WITH s AS MATERIALIZED (
     SELECT i.ctid AS at, i.handled_at FROM "waybill"."waybill_inbox" i
-    WHERE i.consumer = $1 AND i.handled_at < statement_timestamp() - $2 * interval '1 microsecond'
+    WHERE i.consumer = $1 AND i.handled_at < statement_timestamp() - $2::bigint::float8 * interval '1 microsecond'
       AND i.handled_at >= coalesce($4::timestamptz, '-infinity')
     ORDER BY i.handled_at LIMIT $3
 ), d AS (
     DELETE FROM "waybill"."waybill_inbox" WHERE ctid = ANY (ARRAY(SELECT s.at FROM s)) RETURNING 1
 )
-SELECT (SELECT count(*) FROM d), max(s.handled_at),
-    CASE WHEN count(*) < $3 THEN statement_timestamp() - $2 * interval '1 microsecond' END FROM s
+SELECT (SELECT pg_catalog.count(*) FROM d), pg_catalog.max(s.handled_at),
+    CASE WHEN pg_catalog.count(*) < $3 THEN statement_timestamp() - $2::bigint::float8 * interval '1 microsecond' END FROM s
 
 -- statement inbox.purgeAll
 WITH RECURSIVE c (consumer) AS (
@@ -41,14 +41,14 @@ WITH RECURSIVE c (consumer) AS (
 DELETE FROM "waybill"."waybill_inbox" WHERE ctid = ANY (ARRAY(
     SELECT d.ctid FROM c CROSS JOIN LATERAL (
         SELECT i.ctid FROM "waybill"."waybill_inbox" i
-        WHERE i.consumer = c.consumer AND i.handled_at < statement_timestamp() - $1 * interval '1 microsecond'
+        WHERE i.consumer = c.consumer AND i.handled_at < statement_timestamp() - $1::bigint::float8 * interval '1 microsecond'
         ORDER BY i.handled_at LIMIT $2
     ) d LIMIT $2)) RETURNING 1
 )
-SELECT count(*), NULL::timestamptz, NULL::timestamptz FROM x
+SELECT pg_catalog.count(*), NULL::timestamptz, NULL::timestamptz FROM x
 
 -- statement limit.first
-INSERT INTO "waybill"."waybill_inbox_limits" (name, state, version) VALUES ($1, $2, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint)
+INSERT INTO "waybill"."waybill_inbox_limits" (name, state, version) VALUES ($1, $2, (extract(epoch FROM clock_timestamp()) * '1000000')::bigint)
 ON CONFLICT DO NOTHING
 
 -- statement limit.read
@@ -63,11 +63,11 @@ SELECT
     o.seq, o.route, o.id, o.topic, o.key, o.type, o.source, o.content_type, o.correlation_id, o.trace_parent,
     o.occurred_at, o.hlc, o.expires_at, o.attrs,
     CASE WHEN (o.hold <> 0 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = o.hold)) THEN 2 ELSE o.state END, o.reason, o.attempts, o.crashes, o.dedupe_key, o.last_error, o.last_error_at, o.settled_at,
-    (extract(epoch FROM statement_timestamp() - o.ready_since) * 1000000)::bigint,
+    (extract(epoch FROM statement_timestamp() - o.ready_since) * '1000000')::bigint,
     CASE WHEN o.settled_at IS NULL AND o.due_at > statement_timestamp() AND NOT (o.hold <> 0 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = o.hold))
-         THEN (extract(epoch FROM o.due_at - statement_timestamp()) * 1000000)::bigint ELSE 0 END,
+         THEN (extract(epoch FROM o.due_at - statement_timestamp()) * '1000000')::bigint ELSE 0 END,
     coalesce((SELECT me.name FROM "waybill"."waybill_outbox_members" me WHERE me.session = o.hold AND o.hold <> 0), ''),
-    coalesce((SELECT greatest(me.lease - (extract(epoch FROM statement_timestamp() - me.renewed_at) * 1000000)::bigint, 0)
+    coalesce((SELECT greatest(me.lease - (extract(epoch FROM statement_timestamp() - me.renewed_at) * '1000000')::bigint, 0)
               FROM "waybill"."waybill_outbox_members" me WHERE me.session = o.hold AND o.hold <> 0), 0) FROM (
     (SELECT 1 AS turn, e.seq FROM "waybill"."waybill_outbox" e
      WHERE e.route = $1 AND e.key = $3 AND e.key <> '' AND (e.retry OR e.hold <> 0) AND e.seq <> $2 AND (e.retry OR CASE WHEN e.hold <> 0 THEN EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = e.hold) ELSE false END)
@@ -92,29 +92,29 @@ FROM "waybill"."waybill_outbox_audit" WHERE number < $1 ORDER BY number DESC LIM
 WITH RECURSIVE unbound AS MATERIALIZED (
     SELECT DISTINCT ON (x.topic) x.topic, x.seq FROM (
         SELECT e.topic, e.seq, e.last_error FROM "waybill"."waybill_outbox" e WHERE e.route = $1 AND e.retry ORDER BY e.due_at LIMIT 1000
-    ) x WHERE strpos(x.last_error, $5) > 0 ORDER BY x.topic, x.seq
+    ) x WHERE pg_catalog.strpos(x.last_error, $5) > 0 ORDER BY x.topic, x.seq
 ), k AS (
     SELECT least(n.retry, n.block, n.ready) AS key, n.retry, n.block, n.ready, 1 AS i
-    FROM (SELECT (SELECT e.key FROM "waybill"."waybill_outbox" e WHERE e.retry AND e.key <> '' AND e.route = $1 AND e.key > $2 ORDER BY e.key LIMIT 1) AS retry, (SELECT e.key FROM "waybill"."waybill_outbox" e WHERE $3 AND e.blocks AND e.route = $1 AND e.key > $2 ORDER BY e.key LIMIT 1) AS block, (SELECT e.key FROM "waybill"."waybill_outbox" e WHERE (SELECT count(*) FROM unbound) > 0 AND e.key <> '' AND e.due_at IS NULL AND e.settled_at IS NULL AND e.route = $1 AND e.key > $2 ORDER BY e.key LIMIT 1) AS ready) n
+    FROM (SELECT (SELECT e.key FROM "waybill"."waybill_outbox" e WHERE e.retry AND e.key <> '' AND e.route = $1 AND e.key > $2 ORDER BY e.key LIMIT 1) AS retry, (SELECT e.key FROM "waybill"."waybill_outbox" e WHERE $3 AND e.blocks AND e.route = $1 AND e.key > $2 ORDER BY e.key LIMIT 1) AS block, (SELECT e.key FROM "waybill"."waybill_outbox" e WHERE (SELECT pg_catalog.count(*) FROM unbound) > 0 AND e.key <> '' AND e.due_at IS NULL AND e.settled_at IS NULL AND e.route = $1 AND e.key > $2 ORDER BY e.key LIMIT 1) AS ready) n
     UNION ALL
     SELECT least(n.retry, n.block, n.ready), n.retry, n.block, n.ready, k.i + 1
     FROM k CROSS JOIN LATERAL (
-        SELECT CASE WHEN k.retry > k.key THEN k.retry WHEN k.retry = k.key THEN (SELECT e.key FROM "waybill"."waybill_outbox" e WHERE e.retry AND e.key <> '' AND e.route = $1 AND e.key > k.key ORDER BY e.key LIMIT 1) END AS retry, CASE WHEN k.block > k.key THEN k.block WHEN k.block = k.key THEN (SELECT e.key FROM "waybill"."waybill_outbox" e WHERE $3 AND e.blocks AND e.route = $1 AND e.key > k.key ORDER BY e.key LIMIT 1) END AS block, CASE WHEN k.ready > k.key THEN k.ready WHEN k.ready = k.key THEN (SELECT e.key FROM "waybill"."waybill_outbox" e WHERE (SELECT count(*) FROM unbound) > 0 AND e.key <> '' AND e.due_at IS NULL AND e.settled_at IS NULL AND e.route = $1 AND e.key > k.key ORDER BY e.key LIMIT 1) END AS ready
+        SELECT CASE WHEN k.retry > k.key THEN k.retry WHEN k.retry = k.key THEN (SELECT e.key FROM "waybill"."waybill_outbox" e WHERE e.retry AND e.key <> '' AND e.route = $1 AND e.key > k.key ORDER BY e.key LIMIT 1) END AS retry, CASE WHEN k.block > k.key THEN k.block WHEN k.block = k.key THEN (SELECT e.key FROM "waybill"."waybill_outbox" e WHERE $3 AND e.blocks AND e.route = $1 AND e.key > k.key ORDER BY e.key LIMIT 1) END AS block, CASE WHEN k.ready > k.key THEN k.ready WHEN k.ready = k.key THEN (SELECT e.key FROM "waybill"."waybill_outbox" e WHERE (SELECT pg_catalog.count(*) FROM unbound) > 0 AND e.key <> '' AND e.due_at IS NULL AND e.settled_at IS NULL AND e.route = $1 AND e.key > k.key ORDER BY e.key LIMIT 1) END AS ready
     ) n WHERE k.key IS NOT NULL AND k.i < $4::int
 )
 SELECT k.key, h.* FROM k LEFT JOIN LATERAL (
     SELECT w.cause, n.behind,
         CASE WHEN o.settled_at IS NULL THEN 0
-             ELSE (extract(epoch FROM statement_timestamp() - o.settled_at) * 1000000)::bigint END AS settled,
+             ELSE (extract(epoch FROM statement_timestamp() - o.settled_at) * '1000000')::bigint END AS settled,
         
     o.seq, o.route, o.id, o.topic, o.key, o.type, o.source, o.content_type, o.correlation_id, o.trace_parent,
     o.occurred_at, o.hlc, o.expires_at, o.attrs,
     CASE WHEN (o.hold <> 0 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = o.hold)) THEN 2 ELSE o.state END, o.reason, o.attempts, o.crashes, o.dedupe_key, o.last_error, o.last_error_at, o.settled_at,
-    (extract(epoch FROM statement_timestamp() - o.ready_since) * 1000000)::bigint,
+    (extract(epoch FROM statement_timestamp() - o.ready_since) * '1000000')::bigint,
     CASE WHEN o.settled_at IS NULL AND o.due_at > statement_timestamp() AND NOT (o.hold <> 0 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = o.hold))
-         THEN (extract(epoch FROM o.due_at - statement_timestamp()) * 1000000)::bigint ELSE 0 END,
+         THEN (extract(epoch FROM o.due_at - statement_timestamp()) * '1000000')::bigint ELSE 0 END,
     coalesce((SELECT me.name FROM "waybill"."waybill_outbox_members" me WHERE me.session = o.hold AND o.hold <> 0), ''),
-    coalesce((SELECT greatest(me.lease - (extract(epoch FROM statement_timestamp() - me.renewed_at) * 1000000)::bigint, 0)
+    coalesce((SELECT greatest(me.lease - (extract(epoch FROM statement_timestamp() - me.renewed_at) * '1000000')::bigint, 0)
               FROM "waybill"."waybill_outbox_members" me WHERE me.session = o.hold AND o.hold <> 0), 0)
     FROM (
         (SELECT 1 AS turn, e.seq, 'retry' AS cause FROM "waybill"."waybill_outbox" e
@@ -131,7 +131,7 @@ SELECT k.key, h.* FROM k LEFT JOIN LATERAL (
                 WHERE e.route = $1 AND e.key = k.key AND e.key <> '' AND (e.retry OR e.hold <> 0) AND CASE WHEN e.hold <> 0 THEN EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = e.hold) ELSE false END))
         ORDER BY turn, seq LIMIT 1
     ) w JOIN "waybill"."waybill_outbox" o ON o.route = $1 AND o.seq = w.seq CROSS JOIN LATERAL (
-        SELECT count(*)::int AS behind FROM (
+        SELECT pg_catalog.count(*)::int AS behind FROM (
             SELECT FROM "waybill"."waybill_outbox" e WHERE e.route = $1 AND e.key = k.key AND e.key <> '' AND e.due_at IS NULL AND e.settled_at IS NULL AND e.seq <> w.seq LIMIT 1000
         ) b
     ) n WHERE w.cause <> 'topic' OR n.behind > 0
@@ -140,7 +140,7 @@ WHERE k.key IS NOT NULL ORDER BY k.i
 
 -- statement outbox.admin.count
 WITH RECURSIVE known AS MATERIALIZED (
-    SELECT k.route, coalesce(lead(k.route) OVER (ORDER BY k.route), E'\U0010FFFF') AS next
+    SELECT k.route, coalesce(pg_catalog.lead(k.route) OVER (ORDER BY k.route), E'\U0010FFFF') AS next
     FROM (SELECT '' COLLATE "C" AS route UNION SELECT ro.route FROM "waybill"."waybill_outbox_routes" ro) k
 ), others AS (
     SELECT (SELECT o.route FROM "waybill"."waybill_outbox" o WHERE o.route > k.route AND o.route < k.next ORDER BY o.route LIMIT 1) AS route, k.next
@@ -152,8 +152,8 @@ WITH RECURSIVE known AS MATERIALIZED (
     SELECT k.route FROM known k WHERE k.route <> '' UNION ALL SELECT x.route FROM others x WHERE x.route IS NOT NULL
 ), floors AS MATERIALIZED (
     SELECT r.route, greatest(least(
-        coalesce((SELECT min(un.read_after) FROM "waybill"."waybill_outbox_partitions" un WHERE un.route = r.route), (SELECT ro.read_after FROM "waybill"."waybill_outbox_routes" ro WHERE ro.route = r.route), 0),
-        (SELECT min(c.seq) - 1 FROM "waybill"."waybill_outbox_notices" c WHERE c.route = r.route AND c.seq > 0)), 0) AS floor
+        coalesce((SELECT pg_catalog.min(un.read_after) FROM "waybill"."waybill_outbox_partitions" un WHERE un.route = r.route), (SELECT ro.read_after FROM "waybill"."waybill_outbox_routes" ro WHERE ro.route = r.route), 0),
+        (SELECT pg_catalog.min(c.seq) - 1 FROM "waybill"."waybill_outbox_notices" c WHERE c.route = r.route AND c.seq > 0)), 0) AS floor
     FROM routes r
 ), holds AS MATERIALIZED (
     SELECT o.route, CASE WHEN o.retry THEN 'retry' ELSE 'ready' END AS part, o.hold, CASE WHEN (o.hold <> 0 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = o.hold)) THEN 2 ELSE o.state END AS state, o.ready_since, o.seq,
@@ -175,10 +175,10 @@ WITH RECURSIVE known AS MATERIALIZED (
         (SELECT 'abandoned', o.state, o.reason, o.ready_since, o.seq, false FROM "waybill"."waybill_outbox" o WHERE o.route = r.route AND o.reason <> '' ORDER BY o.seq LIMIT $1)
     ) x
 ), kinds AS (
-    SELECT route, part, state, reason, count(*) AS n, count(*) FILTER (WHERE due AND state <> 2) AS due, min(ready_since) AS oldest
+    SELECT route, part, state, reason, pg_catalog.count(*) AS n, pg_catalog.count(*) FILTER (WHERE due AND state <> 2) AS due, pg_catalog.min(ready_since) AS oldest
     FROM rows GROUP BY 1, 2, 3, 4
 ), full_parts AS MATERIALIZED (
-    SELECT route, part, max(seq) AS last FROM rows GROUP BY 1, 2 HAVING count(*) >= $1
+    SELECT route, part, pg_catalog.max(seq) AS last FROM rows GROUP BY 1, 2 HAVING pg_catalog.count(*) >= $1
 ), ends AS MATERIALIZED (
     SELECT f.route, e.seq FROM floors f CROSS JOIN LATERAL (
         SELECT o.seq FROM "waybill"."waybill_outbox" o WHERE o.route = f.route AND o.seq > f.floor ORDER BY o.seq OFFSET $3 - 1 LIMIT 1
@@ -186,20 +186,20 @@ WITH RECURSIVE known AS MATERIALIZED (
 ), big AS MATERIALIZED (
     SELECT * FROM full_parts UNION ALL SELECT route, 'ready', seq FROM ends
 ), strata AS MATERIALIZED (
-    SELECT b.*, b.high - b.low AS span, least(b.high - b.low, $2) AS size, (b.high - b.low) / greatest(least(b.high - b.low, $2), 1)::float8 AS width
+    SELECT b.*, b.high - b.low AS span, least(b.high - b.low, $2) AS size, (b.high - b.low)::float8 / greatest(least(b.high - b.low, $2), 1)::float8 AS width
     FROM (
         SELECT d.route, (SELECT o.seq FROM "waybill"."waybill_outbox" o WHERE o.route = d.route ORDER BY o.seq LIMIT 1) - 1 AS low,
                (SELECT o.seq FROM "waybill"."waybill_outbox" o WHERE o.route = d.route ORDER BY o.seq DESC LIMIT 1) AS high
         FROM (SELECT DISTINCT route FROM big) d
     ) b
 ), places AS MATERIALIZED (
-    SELECT p.route, low + here + 1 + floor((turn - floor(turn)) * (next - here))::bigint AS seq
+    SELECT p.route, low + here + 1 + pg_catalog.floor((turn - pg_catalog.floor(turn)) * (next - here)::float8)::bigint AS seq
     FROM (
-        SELECT s.route, s.low, k * 0.6180339887::float8 AS turn, k * (s.span / s.size) + k * (s.span % s.size) / s.size AS here,
-               (k + 1) * (s.span / s.size) + (k + 1) * (s.span % s.size) / s.size AS next FROM strata s CROSS JOIN LATERAL generate_series(0, s.size - 1) k
+        SELECT s.route, s.low, k::float8 * 0.6180339887::float8 AS turn, k * (s.span / s.size) + k * (s.span % s.size) / s.size AS here,
+               (k + 1) * (s.span / s.size) + (k + 1) * (s.span % s.size) / s.size AS next FROM strata s CROSS JOIN LATERAL pg_catalog.generate_series(0, s.size - 1) k
     ) p
 ), hits AS (
-    SELECT p.route, o.part, o.state, o.reason, count(*) AS hits
+    SELECT p.route, o.part, o.state, o.reason, pg_catalog.count(*) AS hits
     FROM places p CROSS JOIN LATERAL (
         SELECT CASE WHEN o.retry THEN 'retry' WHEN o.settled_at IS NOT NULL THEN 'abandoned' WHEN o.due_at IS NULL THEN 'ready' ELSE 'due' END AS part,
                CASE WHEN o.retry OR o.due_at IS NULL AND o.settled_at IS NULL THEN CASE WHEN (o.hold <> 0 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = o.hold)) THEN 2 ELSE o.state END ELSE o.state END AS state, o.reason FROM "waybill"."waybill_outbox" o
@@ -207,12 +207,12 @@ WITH RECURSIVE known AS MATERIALIZED (
     ) o JOIN big b ON b.route = p.route AND b.part = o.part
     WHERE b.last IS NULL OR p.seq > b.last GROUP BY 1, 2, 3, 4
 ), sums AS (
-    SELECT x.*, CASE WHEN vague THEN greatest(apart + floor((greatest(hits - 2, 0) + 8 - 4 * sqrt(greatest(hits - 2, 0) + 4)) * width)::bigint, least, 1) - 1
-                     ELSE greatest(apart + floor(hits * width)::bigint, least) END AS sum
+    SELECT x.*, CASE WHEN vague THEN greatest(apart + pg_catalog.floor((greatest(h - '2', '0') + '8' - '4' * pg_catalog.sqrt(greatest(h - '2', '0') + '4')) * width)::bigint, least, 1) - 1
+                     ELSE greatest(apart + pg_catalog.floor(h * width)::bigint, least) END AS sum
     FROM (
-        SELECT x.*, width > 1 AND 2 * sqrt(hits + 1) * width > (apart + floor(hits * width)) * 0.05::float8 AS vague
+        SELECT x.*, width > '1' AND '2' * pg_catalog.sqrt(h + '1') * width > (apart::float8 + pg_catalog.floor(h * width)) * 0.05::float8 AS vague
         FROM (
-            SELECT x.*, CASE WHEN behind THEN coalesce(n, 0) ELSE 0 END AS apart,
+            SELECT x.*, hits::float8 AS h, CASE WHEN behind THEN coalesce(n, 0) ELSE 0 END AS apart,
                    CASE WHEN behind THEN coalesce(n, 0) + hits ELSE greatest(n, hits) END AS least
             FROM (
         SELECT route, part, state, reason, k.n, k.due, k.oldest, s.width, coalesce(h.hits, 0) AS hits, b.last IS NOT NULL AS behind
@@ -222,19 +222,19 @@ WITH RECURSIVE known AS MATERIALIZED (
             SELECT e.route, 'ready', 1, '', 0, 0, NULL FROM ends e
             WHERE NOT EXISTS (SELECT FROM kinds k WHERE k.route = e.route AND k.part = 'ready' AND k.state = 1)
         ) k FULL JOIN hits h USING (route, part, state, reason) JOIN big b USING (route, part) JOIN strata s USING (route)
-        WHERE state <> 2 OR (SELECT count(*) FROM holds) >= $1
+        WHERE state <> 2 OR (SELECT pg_catalog.count(*) FROM holds) >= $1
     ) x
         ) x
     ) x
 )
-SELECT route, state, reason, sum(n)::bigint, sum(due)::bigint, bool_or(estimated), bool_or(vague),
-       coalesce((extract(epoch FROM clock_timestamp() - min(oldest)) * 1000000)::bigint, 0)
+SELECT route, state, reason, pg_catalog.sum(n)::bigint, pg_catalog.sum(due)::bigint, pg_catalog.bool_or(estimated), pg_catalog.bool_or(vague),
+       coalesce((extract(epoch FROM clock_timestamp() - pg_catalog.min(oldest)) * '1000000')::bigint, 0)
 FROM (
     SELECT k.route, k.state, k.reason, k.n, k.due, false AS estimated, false AS vague, k.oldest FROM kinds k
     WHERE NOT EXISTS (SELECT FROM big b WHERE b.route = k.route AND b.part = k.part)
     UNION ALL
-    SELECT h.route, 2, '', count(*), 0, false, false, min(h.ready_since) FROM holds h JOIN big b USING (route, part)
-    WHERE (SELECT count(*) FROM holds) < $1 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = h.hold) GROUP BY 1
+    SELECT h.route, 2, '', pg_catalog.count(*), 0, false, false, pg_catalog.min(h.ready_since) FROM holds h JOIN big b USING (route, part)
+    WHERE (SELECT pg_catalog.count(*) FROM holds) < $1 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = h.hold) GROUP BY 1
     UNION ALL
     SELECT s.route, s.state, s.reason, s.sum, CASE WHEN s.part = 'abandoned' OR s.state = 2 THEN 0 WHEN s.due < s.n THEN s.due ELSE s.sum END,
            true, s.vague, s.oldest
@@ -244,7 +244,7 @@ GROUP BY 1, 2, 3 ORDER BY 1, 2, 3
 
 -- statement outbox.admin.dryPurge.0
 WITH RECURSIVE known AS MATERIALIZED (
-    SELECT k.route, coalesce(lead(k.route) OVER (ORDER BY k.route), E'\U0010FFFF') AS next
+    SELECT k.route, coalesce(pg_catalog.lead(k.route) OVER (ORDER BY k.route), E'\U0010FFFF') AS next
     FROM (SELECT '' COLLATE "C" AS route UNION SELECT ro.route FROM "waybill"."waybill_outbox_routes" ro) k
 ), others AS (
     SELECT (SELECT o.route FROM "waybill"."waybill_outbox" o WHERE o.route > k.route AND o.route < k.next ORDER BY o.route LIMIT 1) AS route, k.next
@@ -255,25 +255,25 @@ WITH RECURSIVE known AS MATERIALIZED (
 ), routes AS MATERIALIZED (
     SELECT k.route FROM known k WHERE k.route <> '' UNION ALL SELECT x.route FROM others x WHERE x.route IS NOT NULL
 ), asked AS MATERIALIZED (
-    SELECT r.route FROM routes r WHERE cardinality($5::text[]) = 0 UNION SELECT unnest($5::text[])
+    SELECT r.route FROM routes r WHERE pg_catalog.cardinality($5::text[]) = 0 UNION SELECT pg_catalog.unnest($5::text[])
 ), share AS MATERIALIZED (
-    SELECT greatest($2::int / greatest(count(*), 1), 1) AS n FROM asked
+    SELECT greatest($2::int / greatest(pg_catalog.count(*), 1), 1) AS n FROM asked
 ), a AS MATERIALIZED (
     SELECT r.route, o.seq, o.ok FROM asked r CROSS JOIN LATERAL (
         SELECT o.seq, 
-    (cardinality($4::text[]) = 0 OR o.id = ANY ($4)) AND (cardinality($5::text[]) = 0 OR o.route = ANY ($5))
-    AND (cardinality($6::smallint[]) = 0 OR CASE WHEN (o.hold <> 0 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = o.hold)) THEN 2 ELSE o.state END = ANY ($6))
-    AND (cardinality($7::text[]) = 0 OR o.reason = ANY ($7))
-    AND (cardinality($8::text[]) = 0 OR o.topic = ANY ($8))
-    AND (cardinality($9::text[]) = 0 OR coalesce(o.attrs ->> 'tenant', '') = ANY ($9))
-    AND (cardinality($10::text[]) = 0 OR o.key = ANY ($10))
+    (pg_catalog.cardinality($4::text[]) = 0 OR o.id = ANY ($4)) AND (pg_catalog.cardinality($5::text[]) = 0 OR o.route = ANY ($5))
+    AND (pg_catalog.cardinality($6::smallint[]) = 0 OR CASE WHEN (o.hold <> 0 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = o.hold)) THEN 2 ELSE o.state END = ANY ($6))
+    AND (pg_catalog.cardinality($7::text[]) = 0 OR o.reason = ANY ($7))
+    AND (pg_catalog.cardinality($8::text[]) = 0 OR o.topic = ANY ($8))
+    AND (pg_catalog.cardinality($9::text[]) = 0 OR coalesce(o.attrs ->> 'tenant', '') = ANY ($9))
+    AND (pg_catalog.cardinality($10::text[]) = 0 OR o.key = ANY ($10))
     AND ($11::timestamptz IS NULL OR o.occurred_at >= $11) AND ($12::timestamptz IS NULL OR o.occurred_at < $12) AS ok FROM "waybill"."waybill_outbox" o
         WHERE o.route = r.route AND o.seq > $1
         ORDER BY o.seq LIMIT (SELECT n FROM share)
     ) o
 ), e AS MATERIALIZED (
-    SELECT min(x.seq) AS seq
-    FROM (SELECT max(a.seq) AS seq FROM a GROUP BY a.route HAVING count(*) >= (SELECT n FROM share)) x
+    SELECT pg_catalog.min(x.seq) AS seq
+    FROM (SELECT pg_catalog.max(a.seq) AS seq FROM a GROUP BY a.route HAVING pg_catalog.count(*) >= (SELECT n FROM share)) x
 ), w AS MATERIALIZED (
     SELECT a.* FROM a CROSS JOIN e WHERE e.seq IS NULL OR a.seq <= e.seq
 ), p AS MATERIALIZED (
@@ -286,14 +286,14 @@ WITH RECURSIVE known AS MATERIALIZED (
     SELECT x.* FROM x WHERE x.tell
 ), c AS (
     INSERT INTO "waybill"."waybill_outbox_notices" (kind, route, slot, slots, key, id, seq)
-    SELECT 1, u.route, u.slot, 1::bigint << u.slot, u.key, u.id, u.seq FROM u
+    SELECT 1, u.route, u.slot, 1::bigint << u.slot::int, u.key, u.id, u.seq FROM u
 )
 SELECT coalesce(
-    CASE WHEN (SELECT count(*) FROM p) >= $3 THEN (SELECT max(p.seq) FROM p) ELSE (SELECT e.seq FROM e) END, 0), (SELECT count(*) FROM p), (SELECT count(*) FROM x), (SELECT count(pg_notify('waybill_25c50bbafea3b626', x.route)) FROM (SELECT DISTINCT u.route FROM u) x WHERE $14::boolean)
+    CASE WHEN (SELECT pg_catalog.count(*) FROM p) >= $3 THEN (SELECT pg_catalog.max(p.seq) FROM p) ELSE (SELECT e.seq FROM e) END, 0), (SELECT pg_catalog.count(*) FROM p), (SELECT pg_catalog.count(*) FROM x), (SELECT pg_catalog.count(pg_catalog.pg_notify('waybill_25c50bbafea3b626', x.route)) FROM (SELECT DISTINCT u.route FROM u) x WHERE $14::boolean)
 
 -- statement outbox.admin.dryPurge.1
 WITH RECURSIVE known AS MATERIALIZED (
-    SELECT k.route, coalesce(lead(k.route) OVER (ORDER BY k.route), E'\U0010FFFF') AS next
+    SELECT k.route, coalesce(pg_catalog.lead(k.route) OVER (ORDER BY k.route), E'\U0010FFFF') AS next
     FROM (SELECT '' COLLATE "C" AS route UNION SELECT ro.route FROM "waybill"."waybill_outbox_routes" ro) k
 ), others AS (
     SELECT (SELECT o.route FROM "waybill"."waybill_outbox" o WHERE o.route > k.route AND o.route < k.next ORDER BY o.route LIMIT 1) AS route, k.next
@@ -304,25 +304,25 @@ WITH RECURSIVE known AS MATERIALIZED (
 ), routes AS MATERIALIZED (
     SELECT k.route FROM known k WHERE k.route <> '' UNION ALL SELECT x.route FROM others x WHERE x.route IS NOT NULL
 ), asked AS MATERIALIZED (
-    SELECT r.route FROM routes r WHERE cardinality($5::text[]) = 0 UNION SELECT unnest($5::text[])
+    SELECT r.route FROM routes r WHERE pg_catalog.cardinality($5::text[]) = 0 UNION SELECT pg_catalog.unnest($5::text[])
 ), share AS MATERIALIZED (
-    SELECT greatest($2::int / greatest(count(*), 1), 1) AS n FROM asked
+    SELECT greatest($2::int / greatest(pg_catalog.count(*), 1), 1) AS n FROM asked
 ), a AS MATERIALIZED (
     SELECT r.route, o.seq, o.ok FROM asked r CROSS JOIN LATERAL (
         SELECT o.seq, 
-    (cardinality($4::text[]) = 0 OR o.id = ANY ($4)) AND (cardinality($5::text[]) = 0 OR o.route = ANY ($5))
-    AND (cardinality($6::smallint[]) = 0 OR CASE WHEN (o.hold <> 0 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = o.hold)) THEN 2 ELSE o.state END = ANY ($6))
-    AND (cardinality($7::text[]) = 0 OR o.reason = ANY ($7))
-    AND (cardinality($8::text[]) = 0 OR o.topic = ANY ($8))
-    AND (cardinality($9::text[]) = 0 OR coalesce(o.attrs ->> 'tenant', '') = ANY ($9))
-    AND (cardinality($10::text[]) = 0 OR o.key = ANY ($10))
+    (pg_catalog.cardinality($4::text[]) = 0 OR o.id = ANY ($4)) AND (pg_catalog.cardinality($5::text[]) = 0 OR o.route = ANY ($5))
+    AND (pg_catalog.cardinality($6::smallint[]) = 0 OR CASE WHEN (o.hold <> 0 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = o.hold)) THEN 2 ELSE o.state END = ANY ($6))
+    AND (pg_catalog.cardinality($7::text[]) = 0 OR o.reason = ANY ($7))
+    AND (pg_catalog.cardinality($8::text[]) = 0 OR o.topic = ANY ($8))
+    AND (pg_catalog.cardinality($9::text[]) = 0 OR coalesce(o.attrs ->> 'tenant', '') = ANY ($9))
+    AND (pg_catalog.cardinality($10::text[]) = 0 OR o.key = ANY ($10))
     AND ($11::timestamptz IS NULL OR o.occurred_at >= $11) AND ($12::timestamptz IS NULL OR o.occurred_at < $12) AS ok FROM "waybill"."waybill_outbox" o
         WHERE o.route = r.route AND o.seq > $1 AND o.reason <> ''
         ORDER BY o.seq LIMIT (SELECT n FROM share)
     ) o
 ), e AS MATERIALIZED (
-    SELECT min(x.seq) AS seq
-    FROM (SELECT max(a.seq) AS seq FROM a GROUP BY a.route HAVING count(*) >= (SELECT n FROM share)) x
+    SELECT pg_catalog.min(x.seq) AS seq
+    FROM (SELECT pg_catalog.max(a.seq) AS seq FROM a GROUP BY a.route HAVING pg_catalog.count(*) >= (SELECT n FROM share)) x
 ), w AS MATERIALIZED (
     SELECT a.* FROM a CROSS JOIN e WHERE e.seq IS NULL OR a.seq <= e.seq
 ), p AS MATERIALIZED (
@@ -335,14 +335,14 @@ WITH RECURSIVE known AS MATERIALIZED (
     SELECT x.* FROM x WHERE x.tell
 ), c AS (
     INSERT INTO "waybill"."waybill_outbox_notices" (kind, route, slot, slots, key, id, seq)
-    SELECT 1, u.route, u.slot, 1::bigint << u.slot, u.key, u.id, u.seq FROM u
+    SELECT 1, u.route, u.slot, 1::bigint << u.slot::int, u.key, u.id, u.seq FROM u
 )
 SELECT coalesce(
-    CASE WHEN (SELECT count(*) FROM p) >= $3 THEN (SELECT max(p.seq) FROM p) ELSE (SELECT e.seq FROM e) END, 0), (SELECT count(*) FROM p), (SELECT count(*) FROM x), (SELECT count(pg_notify('waybill_25c50bbafea3b626', x.route)) FROM (SELECT DISTINCT u.route FROM u) x WHERE $14::boolean)
+    CASE WHEN (SELECT pg_catalog.count(*) FROM p) >= $3 THEN (SELECT pg_catalog.max(p.seq) FROM p) ELSE (SELECT e.seq FROM e) END, 0), (SELECT pg_catalog.count(*) FROM p), (SELECT pg_catalog.count(*) FROM x), (SELECT pg_catalog.count(pg_catalog.pg_notify('waybill_25c50bbafea3b626', x.route)) FROM (SELECT DISTINCT u.route FROM u) x WHERE $14::boolean)
 
 -- statement outbox.admin.dryPurge.2
 WITH RECURSIVE known AS MATERIALIZED (
-    SELECT k.route, coalesce(lead(k.route) OVER (ORDER BY k.route), E'\U0010FFFF') AS next
+    SELECT k.route, coalesce(pg_catalog.lead(k.route) OVER (ORDER BY k.route), E'\U0010FFFF') AS next
     FROM (SELECT '' COLLATE "C" AS route UNION SELECT ro.route FROM "waybill"."waybill_outbox_routes" ro) k
 ), others AS (
     SELECT (SELECT o.route FROM "waybill"."waybill_outbox" o WHERE o.route > k.route AND o.route < k.next ORDER BY o.route LIMIT 1) AS route, k.next
@@ -353,9 +353,9 @@ WITH RECURSIVE known AS MATERIALIZED (
 ), routes AS MATERIALIZED (
     SELECT k.route FROM known k WHERE k.route <> '' UNION ALL SELECT x.route FROM others x WHERE x.route IS NOT NULL
 ), asked AS MATERIALIZED (
-    SELECT r.route FROM routes r WHERE cardinality($5::text[]) = 0 UNION SELECT unnest($5::text[])
+    SELECT r.route FROM routes r WHERE pg_catalog.cardinality($5::text[]) = 0 UNION SELECT pg_catalog.unnest($5::text[])
 ), ids AS MATERIALIZED (
-    SELECT DISTINCT u.id, u.id ~ '^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$' AS made FROM unnest($4::text[]) u (id)
+    SELECT DISTINCT u.id, u.id ~ '^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$' AS made FROM pg_catalog.unnest($4::text[]) u (id)
 ), byid AS MATERIALIZED (
     SELECT r.route, i.id, i.made, o.seq FROM asked r CROSS JOIN ids i CROSS JOIN LATERAL (
         (SELECT o.seq FROM "waybill"."waybill_outbox" o WHERE o.route = r.route AND o.id = i.id AND o.own_id LIMIT 1)
@@ -363,11 +363,11 @@ WITH RECURSIVE known AS MATERIALIZED (
         (SELECT o.seq FROM "waybill"."waybill_outbox" o WHERE o.route = r.route AND o.id = i.id AND NOT o.own_id AND (o.cancellable OR o.hold <> 0 OR coalesce(o.due_at, o.settled_at) IS NOT NULL) LIMIT 1)
     ) o
 ), lacking AS MATERIALIZED (
-    SELECT r.route FROM asked r LEFT JOIN (SELECT x.route, count(DISTINCT x.id) AS n FROM byid x WHERE x.made GROUP BY x.route) f USING (route)
-    WHERE coalesce(f.n, 0) < (SELECT count(*) FROM ids i WHERE i.made)
-      AND cardinality($7::text[]) = 0 AND (cardinality($6::smallint[]) = 0 OR 1 = ANY ($6))
+    SELECT r.route FROM asked r LEFT JOIN (SELECT x.route, pg_catalog.count(DISTINCT x.id) AS n FROM byid x WHERE x.made GROUP BY x.route) f USING (route)
+    WHERE coalesce(f.n, 0) < (SELECT pg_catalog.count(*) FROM ids i WHERE i.made)
+      AND pg_catalog.cardinality($7::text[]) = 0 AND (pg_catalog.cardinality($6::smallint[]) = 0 OR 1 = ANY ($6))
 ), share AS MATERIALIZED (
-    SELECT greatest($2::int / greatest(count(*), 1), 1) AS n FROM lacking
+    SELECT greatest($2::int / greatest(pg_catalog.count(*), 1), 1) AS n FROM lacking
 ), a AS MATERIALIZED (
     SELECT r.route, o.seq, o.ok FROM lacking r CROSS JOIN LATERAL (
         SELECT o.seq, (o.id = ANY ($4) AND o.due_at IS NULL AND o.settled_at IS NULL
@@ -376,16 +376,16 @@ WITH RECURSIVE known AS MATERIALIZED (
         ORDER BY o.seq LIMIT (SELECT n FROM share)
     ) o
 ), e AS MATERIALIZED (
-    SELECT min(x.seq) AS seq
-    FROM (SELECT max(a.seq) AS seq FROM a GROUP BY a.route HAVING count(*) >= (SELECT n FROM share)) x
+    SELECT pg_catalog.min(x.seq) AS seq
+    FROM (SELECT pg_catalog.max(a.seq) AS seq FROM a GROUP BY a.route HAVING pg_catalog.count(*) >= (SELECT n FROM share)) x
 ), w AS MATERIALIZED (
     SELECT o.route, o.seq, 
-    (cardinality($4::text[]) = 0 OR o.id = ANY ($4)) AND (cardinality($5::text[]) = 0 OR o.route = ANY ($5))
-    AND (cardinality($6::smallint[]) = 0 OR CASE WHEN (o.hold <> 0 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = o.hold)) THEN 2 ELSE o.state END = ANY ($6))
-    AND (cardinality($7::text[]) = 0 OR o.reason = ANY ($7))
-    AND (cardinality($8::text[]) = 0 OR o.topic = ANY ($8))
-    AND (cardinality($9::text[]) = 0 OR coalesce(o.attrs ->> 'tenant', '') = ANY ($9))
-    AND (cardinality($10::text[]) = 0 OR o.key = ANY ($10))
+    (pg_catalog.cardinality($4::text[]) = 0 OR o.id = ANY ($4)) AND (pg_catalog.cardinality($5::text[]) = 0 OR o.route = ANY ($5))
+    AND (pg_catalog.cardinality($6::smallint[]) = 0 OR CASE WHEN (o.hold <> 0 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = o.hold)) THEN 2 ELSE o.state END = ANY ($6))
+    AND (pg_catalog.cardinality($7::text[]) = 0 OR o.reason = ANY ($7))
+    AND (pg_catalog.cardinality($8::text[]) = 0 OR o.topic = ANY ($8))
+    AND (pg_catalog.cardinality($9::text[]) = 0 OR coalesce(o.attrs ->> 'tenant', '') = ANY ($9))
+    AND (pg_catalog.cardinality($10::text[]) = 0 OR o.key = ANY ($10))
     AND ($11::timestamptz IS NULL OR o.occurred_at >= $11) AND ($12::timestamptz IS NULL OR o.occurred_at < $12) AS ok
     FROM (SELECT x.route, x.seq FROM byid x UNION ALL SELECT a.route, a.seq FROM a WHERE a.ok) y CROSS JOIN e CROSS JOIN LATERAL (
         SELECT o.* FROM "waybill"."waybill_outbox" o WHERE o.route = y.route AND o.seq = y.seq LIMIT 1
@@ -400,14 +400,14 @@ WITH RECURSIVE known AS MATERIALIZED (
     SELECT x.* FROM x WHERE x.tell
 ), c AS (
     INSERT INTO "waybill"."waybill_outbox_notices" (kind, route, slot, slots, key, id, seq)
-    SELECT 1, u.route, u.slot, 1::bigint << u.slot, u.key, u.id, u.seq FROM u
+    SELECT 1, u.route, u.slot, 1::bigint << u.slot::int, u.key, u.id, u.seq FROM u
 )
 SELECT coalesce(
-    CASE WHEN (SELECT count(*) FROM p) >= $3 THEN (SELECT max(p.seq) FROM p) ELSE (SELECT e.seq FROM e) END, 0), (SELECT count(*) FROM p), (SELECT count(*) FROM x), (SELECT count(pg_notify('waybill_25c50bbafea3b626', x.route)) FROM (SELECT DISTINCT u.route FROM u) x WHERE $14::boolean)
+    CASE WHEN (SELECT pg_catalog.count(*) FROM p) >= $3 THEN (SELECT pg_catalog.max(p.seq) FROM p) ELSE (SELECT e.seq FROM e) END, 0), (SELECT pg_catalog.count(*) FROM p), (SELECT pg_catalog.count(*) FROM x), (SELECT pg_catalog.count(pg_catalog.pg_notify('waybill_25c50bbafea3b626', x.route)) FROM (SELECT DISTINCT u.route FROM u) x WHERE $14::boolean)
 
 -- statement outbox.admin.dryRun.0
 WITH RECURSIVE known AS MATERIALIZED (
-    SELECT k.route, coalesce(lead(k.route) OVER (ORDER BY k.route), E'\U0010FFFF') AS next
+    SELECT k.route, coalesce(pg_catalog.lead(k.route) OVER (ORDER BY k.route), E'\U0010FFFF') AS next
     FROM (SELECT '' COLLATE "C" AS route UNION SELECT ro.route FROM "waybill"."waybill_outbox_routes" ro) k
 ), others AS (
     SELECT (SELECT o.route FROM "waybill"."waybill_outbox" o WHERE o.route > k.route AND o.route < k.next ORDER BY o.route LIMIT 1) AS route, k.next
@@ -418,26 +418,26 @@ WITH RECURSIVE known AS MATERIALIZED (
 ), routes AS MATERIALIZED (
     SELECT k.route FROM known k WHERE k.route <> '' UNION ALL SELECT x.route FROM others x WHERE x.route IS NOT NULL
 ), asked AS MATERIALIZED (
-    SELECT r.route FROM routes r WHERE cardinality($5::text[]) = 0 UNION SELECT unnest($5::text[])
+    SELECT r.route FROM routes r WHERE pg_catalog.cardinality($5::text[]) = 0 UNION SELECT pg_catalog.unnest($5::text[])
 ), share AS MATERIALIZED (
-    SELECT greatest($2::int / greatest(count(*), 1), 1) AS n FROM asked
+    SELECT greatest($2::int / greatest(pg_catalog.count(*), 1), 1) AS n FROM asked
 ), a AS MATERIALIZED (
     SELECT r.route, o.seq, o.ok FROM asked r CROSS JOIN LATERAL (
         SELECT o.seq, (o.state = 4 AND o.settled_at IS NULL AND NOT (o.hold <> 0 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = o.hold))
     OR o.state = 5 AND ($13::boolean OR o.reason NOT IN ('cancelled', 'replaced'))) AND 
-    (cardinality($4::text[]) = 0 OR o.id = ANY ($4)) AND (cardinality($5::text[]) = 0 OR o.route = ANY ($5))
-    AND (cardinality($6::smallint[]) = 0 OR CASE WHEN (o.hold <> 0 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = o.hold)) THEN 2 ELSE o.state END = ANY ($6))
-    AND (cardinality($7::text[]) = 0 OR o.reason = ANY ($7))
-    AND (cardinality($8::text[]) = 0 OR o.topic = ANY ($8))
-    AND (cardinality($9::text[]) = 0 OR coalesce(o.attrs ->> 'tenant', '') = ANY ($9))
-    AND (cardinality($10::text[]) = 0 OR o.key = ANY ($10))
+    (pg_catalog.cardinality($4::text[]) = 0 OR o.id = ANY ($4)) AND (pg_catalog.cardinality($5::text[]) = 0 OR o.route = ANY ($5))
+    AND (pg_catalog.cardinality($6::smallint[]) = 0 OR CASE WHEN (o.hold <> 0 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = o.hold)) THEN 2 ELSE o.state END = ANY ($6))
+    AND (pg_catalog.cardinality($7::text[]) = 0 OR o.reason = ANY ($7))
+    AND (pg_catalog.cardinality($8::text[]) = 0 OR o.topic = ANY ($8))
+    AND (pg_catalog.cardinality($9::text[]) = 0 OR coalesce(o.attrs ->> 'tenant', '') = ANY ($9))
+    AND (pg_catalog.cardinality($10::text[]) = 0 OR o.key = ANY ($10))
     AND ($11::timestamptz IS NULL OR o.occurred_at >= $11) AND ($12::timestamptz IS NULL OR o.occurred_at < $12) AS ok FROM "waybill"."waybill_outbox" o
         WHERE o.route = r.route AND o.seq > $1
         ORDER BY o.seq LIMIT (SELECT n FROM share)
     ) o
 ), e AS MATERIALIZED (
-    SELECT min(x.seq) AS seq
-    FROM (SELECT max(a.seq) AS seq FROM a GROUP BY a.route HAVING count(*) >= (SELECT n FROM share)) x
+    SELECT pg_catalog.min(x.seq) AS seq
+    FROM (SELECT pg_catalog.max(a.seq) AS seq FROM a GROUP BY a.route HAVING pg_catalog.count(*) >= (SELECT n FROM share)) x
 ), w AS MATERIALIZED (
     SELECT a.* FROM a CROSS JOIN e WHERE e.seq IS NULL OR a.seq <= e.seq
 ), p AS MATERIALIZED (
@@ -452,7 +452,7 @@ WITH RECURSIVE known AS MATERIALIZED (
             ) THEN 'duplicate'
             WHEN $14::boolean THEN ''
             WHEN o.expires_at <= statement_timestamp() THEN 'expired'
-            WHEN $15::bigint > 0 AND o.ready_since < statement_timestamp() - $15::bigint * interval '1 microsecond'
+            WHEN $15::bigint > 0 AND o.ready_since < statement_timestamp() - $15::bigint::float8 * interval '1 microsecond'
             THEN 'inbox retention'
             WHEN o.state = 5 AND o.key <> '' AND NOT ($16::boolean AND o.reason NOT IN ('', 'cancelled', 'replaced', 'skipped', 'set_aside')) AND o.seq < (SELECT CASE WHEN se.is_called THEN se.last_value ELSE 0 END FROM "waybill"."waybill_outbox_seq" se)
             THEN 'out of order'
@@ -468,24 +468,24 @@ WITH RECURSIVE known AS MATERIALIZED (
 ), u AS (SELECT o.route, o.seq, o.id, o.key, o.slot FROM "waybill"."waybill_outbox" o WHERE $18::bytea IS NULL AND $19::text = '' AND false), d AS (
     DELETE FROM "waybill"."waybill_outbox_notices" c WHERE c.kind = 4 AND ((c.route, c.seq, c.id) IN (SELECT u.route, u.seq, u.id FROM u)) IS TRUE
 ), many AS MATERIALIZED (
-    SELECT u.route, min(u.seq) AS seq FROM u WHERE u.key = '' GROUP BY u.route HAVING count(*) > 100
+    SELECT u.route, pg_catalog.min(u.seq) AS seq FROM u WHERE u.key = '' GROUP BY u.route HAVING pg_catalog.count(*) > 100
 ), c AS (
     INSERT INTO "waybill"."waybill_outbox_notices" (kind, route, slot, slots, key, id, seq)
-    (SELECT DISTINCT ON (u.route, u.key) 1, u.route, u.slot, 1::bigint << u.slot, u.key, u.id, u.seq
+    (SELECT DISTINCT ON (u.route, u.key) 1, u.route, u.slot, 1::bigint << u.slot::int, u.key, u.id, u.seq
      FROM u WHERE u.key <> '' ORDER BY u.route, u.key, u.seq)
     UNION ALL
-    SELECT 2, u.route, u.slot, 1::bigint << u.slot, '', u.id, u.seq
+    SELECT 2, u.route, u.slot, 1::bigint << u.slot::int, '', u.id, u.seq
     FROM u WHERE u.key = '' AND u.route NOT IN (SELECT many.route FROM many)
     UNION ALL
     SELECT 3, many.route, 0, -1, '', '', many.seq FROM many
 )
-SELECT n.next, coalesce(v.cause, ''), count(v.seq), (SELECT count(pg_notify('waybill_25c50bbafea3b626', x.route)) FROM (SELECT DISTINCT u.route FROM u) x WHERE $17::boolean)
+SELECT n.next, coalesce(v.cause, ''), pg_catalog.count(v.seq), (SELECT pg_catalog.count(pg_catalog.pg_notify('waybill_25c50bbafea3b626', x.route)) FROM (SELECT DISTINCT u.route FROM u) x WHERE $17::boolean)
 FROM (SELECT coalesce(
-    CASE WHEN (SELECT count(*) FROM p) >= $3 THEN (SELECT max(p.seq) FROM p) ELSE (SELECT e.seq FROM e) END, 0) AS next) n LEFT JOIN v ON true GROUP BY 1, 2
+    CASE WHEN (SELECT pg_catalog.count(*) FROM p) >= $3 THEN (SELECT pg_catalog.max(p.seq) FROM p) ELSE (SELECT e.seq FROM e) END, 0) AS next) n LEFT JOIN v ON true GROUP BY 1, 2
 
 -- statement outbox.admin.dryRun.1
 WITH RECURSIVE known AS MATERIALIZED (
-    SELECT k.route, coalesce(lead(k.route) OVER (ORDER BY k.route), E'\U0010FFFF') AS next
+    SELECT k.route, coalesce(pg_catalog.lead(k.route) OVER (ORDER BY k.route), E'\U0010FFFF') AS next
     FROM (SELECT '' COLLATE "C" AS route UNION SELECT ro.route FROM "waybill"."waybill_outbox_routes" ro) k
 ), others AS (
     SELECT (SELECT o.route FROM "waybill"."waybill_outbox" o WHERE o.route > k.route AND o.route < k.next ORDER BY o.route LIMIT 1) AS route, k.next
@@ -496,26 +496,26 @@ WITH RECURSIVE known AS MATERIALIZED (
 ), routes AS MATERIALIZED (
     SELECT k.route FROM known k WHERE k.route <> '' UNION ALL SELECT x.route FROM others x WHERE x.route IS NOT NULL
 ), asked AS MATERIALIZED (
-    SELECT r.route FROM routes r WHERE cardinality($5::text[]) = 0 UNION SELECT unnest($5::text[])
+    SELECT r.route FROM routes r WHERE pg_catalog.cardinality($5::text[]) = 0 UNION SELECT pg_catalog.unnest($5::text[])
 ), share AS MATERIALIZED (
-    SELECT greatest($2::int / greatest(count(*), 1), 1) AS n FROM asked
+    SELECT greatest($2::int / greatest(pg_catalog.count(*), 1), 1) AS n FROM asked
 ), a AS MATERIALIZED (
     SELECT r.route, o.seq, o.ok FROM asked r CROSS JOIN LATERAL (
         SELECT o.seq, (o.state = 4 AND o.settled_at IS NULL AND NOT (o.hold <> 0 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = o.hold))
     OR o.state = 5 AND ($13::boolean OR o.reason NOT IN ('cancelled', 'replaced'))) AND 
-    (cardinality($4::text[]) = 0 OR o.id = ANY ($4)) AND (cardinality($5::text[]) = 0 OR o.route = ANY ($5))
-    AND (cardinality($6::smallint[]) = 0 OR CASE WHEN (o.hold <> 0 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = o.hold)) THEN 2 ELSE o.state END = ANY ($6))
-    AND (cardinality($7::text[]) = 0 OR o.reason = ANY ($7))
-    AND (cardinality($8::text[]) = 0 OR o.topic = ANY ($8))
-    AND (cardinality($9::text[]) = 0 OR coalesce(o.attrs ->> 'tenant', '') = ANY ($9))
-    AND (cardinality($10::text[]) = 0 OR o.key = ANY ($10))
+    (pg_catalog.cardinality($4::text[]) = 0 OR o.id = ANY ($4)) AND (pg_catalog.cardinality($5::text[]) = 0 OR o.route = ANY ($5))
+    AND (pg_catalog.cardinality($6::smallint[]) = 0 OR CASE WHEN (o.hold <> 0 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = o.hold)) THEN 2 ELSE o.state END = ANY ($6))
+    AND (pg_catalog.cardinality($7::text[]) = 0 OR o.reason = ANY ($7))
+    AND (pg_catalog.cardinality($8::text[]) = 0 OR o.topic = ANY ($8))
+    AND (pg_catalog.cardinality($9::text[]) = 0 OR coalesce(o.attrs ->> 'tenant', '') = ANY ($9))
+    AND (pg_catalog.cardinality($10::text[]) = 0 OR o.key = ANY ($10))
     AND ($11::timestamptz IS NULL OR o.occurred_at >= $11) AND ($12::timestamptz IS NULL OR o.occurred_at < $12) AS ok FROM "waybill"."waybill_outbox" o
         WHERE o.route = r.route AND o.seq > $1 AND o.reason <> ''
         ORDER BY o.seq LIMIT (SELECT n FROM share)
     ) o
 ), e AS MATERIALIZED (
-    SELECT min(x.seq) AS seq
-    FROM (SELECT max(a.seq) AS seq FROM a GROUP BY a.route HAVING count(*) >= (SELECT n FROM share)) x
+    SELECT pg_catalog.min(x.seq) AS seq
+    FROM (SELECT pg_catalog.max(a.seq) AS seq FROM a GROUP BY a.route HAVING pg_catalog.count(*) >= (SELECT n FROM share)) x
 ), w AS MATERIALIZED (
     SELECT a.* FROM a CROSS JOIN e WHERE e.seq IS NULL OR a.seq <= e.seq
 ), p AS MATERIALIZED (
@@ -530,7 +530,7 @@ WITH RECURSIVE known AS MATERIALIZED (
             ) THEN 'duplicate'
             WHEN $14::boolean THEN ''
             WHEN o.expires_at <= statement_timestamp() THEN 'expired'
-            WHEN $15::bigint > 0 AND o.ready_since < statement_timestamp() - $15::bigint * interval '1 microsecond'
+            WHEN $15::bigint > 0 AND o.ready_since < statement_timestamp() - $15::bigint::float8 * interval '1 microsecond'
             THEN 'inbox retention'
             WHEN o.state = 5 AND o.key <> '' AND NOT ($16::boolean AND o.reason NOT IN ('', 'cancelled', 'replaced', 'skipped', 'set_aside')) AND o.seq < (SELECT CASE WHEN se.is_called THEN se.last_value ELSE 0 END FROM "waybill"."waybill_outbox_seq" se)
             THEN 'out of order'
@@ -546,24 +546,24 @@ WITH RECURSIVE known AS MATERIALIZED (
 ), u AS (SELECT o.route, o.seq, o.id, o.key, o.slot FROM "waybill"."waybill_outbox" o WHERE $18::bytea IS NULL AND $19::text = '' AND false), d AS (
     DELETE FROM "waybill"."waybill_outbox_notices" c WHERE c.kind = 4 AND ((c.route, c.seq, c.id) IN (SELECT u.route, u.seq, u.id FROM u)) IS TRUE
 ), many AS MATERIALIZED (
-    SELECT u.route, min(u.seq) AS seq FROM u WHERE u.key = '' GROUP BY u.route HAVING count(*) > 100
+    SELECT u.route, pg_catalog.min(u.seq) AS seq FROM u WHERE u.key = '' GROUP BY u.route HAVING pg_catalog.count(*) > 100
 ), c AS (
     INSERT INTO "waybill"."waybill_outbox_notices" (kind, route, slot, slots, key, id, seq)
-    (SELECT DISTINCT ON (u.route, u.key) 1, u.route, u.slot, 1::bigint << u.slot, u.key, u.id, u.seq
+    (SELECT DISTINCT ON (u.route, u.key) 1, u.route, u.slot, 1::bigint << u.slot::int, u.key, u.id, u.seq
      FROM u WHERE u.key <> '' ORDER BY u.route, u.key, u.seq)
     UNION ALL
-    SELECT 2, u.route, u.slot, 1::bigint << u.slot, '', u.id, u.seq
+    SELECT 2, u.route, u.slot, 1::bigint << u.slot::int, '', u.id, u.seq
     FROM u WHERE u.key = '' AND u.route NOT IN (SELECT many.route FROM many)
     UNION ALL
     SELECT 3, many.route, 0, -1, '', '', many.seq FROM many
 )
-SELECT n.next, coalesce(v.cause, ''), count(v.seq), (SELECT count(pg_notify('waybill_25c50bbafea3b626', x.route)) FROM (SELECT DISTINCT u.route FROM u) x WHERE $17::boolean)
+SELECT n.next, coalesce(v.cause, ''), pg_catalog.count(v.seq), (SELECT pg_catalog.count(pg_catalog.pg_notify('waybill_25c50bbafea3b626', x.route)) FROM (SELECT DISTINCT u.route FROM u) x WHERE $17::boolean)
 FROM (SELECT coalesce(
-    CASE WHEN (SELECT count(*) FROM p) >= $3 THEN (SELECT max(p.seq) FROM p) ELSE (SELECT e.seq FROM e) END, 0) AS next) n LEFT JOIN v ON true GROUP BY 1, 2
+    CASE WHEN (SELECT pg_catalog.count(*) FROM p) >= $3 THEN (SELECT pg_catalog.max(p.seq) FROM p) ELSE (SELECT e.seq FROM e) END, 0) AS next) n LEFT JOIN v ON true GROUP BY 1, 2
 
 -- statement outbox.admin.dryRun.2
 WITH RECURSIVE known AS MATERIALIZED (
-    SELECT k.route, coalesce(lead(k.route) OVER (ORDER BY k.route), E'\U0010FFFF') AS next
+    SELECT k.route, coalesce(pg_catalog.lead(k.route) OVER (ORDER BY k.route), E'\U0010FFFF') AS next
     FROM (SELECT '' COLLATE "C" AS route UNION SELECT ro.route FROM "waybill"."waybill_outbox_routes" ro) k
 ), others AS (
     SELECT (SELECT o.route FROM "waybill"."waybill_outbox" o WHERE o.route > k.route AND o.route < k.next ORDER BY o.route LIMIT 1) AS route, k.next
@@ -574,9 +574,9 @@ WITH RECURSIVE known AS MATERIALIZED (
 ), routes AS MATERIALIZED (
     SELECT k.route FROM known k WHERE k.route <> '' UNION ALL SELECT x.route FROM others x WHERE x.route IS NOT NULL
 ), asked AS MATERIALIZED (
-    SELECT r.route FROM routes r WHERE cardinality($5::text[]) = 0 UNION SELECT unnest($5::text[])
+    SELECT r.route FROM routes r WHERE pg_catalog.cardinality($5::text[]) = 0 UNION SELECT pg_catalog.unnest($5::text[])
 ), ids AS MATERIALIZED (
-    SELECT DISTINCT u.id, u.id ~ '^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$' AS made FROM unnest($4::text[]) u (id)
+    SELECT DISTINCT u.id, u.id ~ '^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$' AS made FROM pg_catalog.unnest($4::text[]) u (id)
 ), byid AS MATERIALIZED (
     SELECT r.route, i.id, i.made, o.seq FROM asked r CROSS JOIN ids i CROSS JOIN LATERAL (
         (SELECT o.seq FROM "waybill"."waybill_outbox" o WHERE o.route = r.route AND o.id = i.id AND o.own_id LIMIT 1)
@@ -588,12 +588,12 @@ WITH RECURSIVE known AS MATERIALIZED (
 ), w AS MATERIALIZED (
     SELECT o.route, o.seq, (o.state = 4 AND o.settled_at IS NULL AND NOT (o.hold <> 0 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = o.hold))
     OR o.state = 5 AND ($13::boolean OR o.reason NOT IN ('cancelled', 'replaced'))) AND 
-    (cardinality($4::text[]) = 0 OR o.id = ANY ($4)) AND (cardinality($5::text[]) = 0 OR o.route = ANY ($5))
-    AND (cardinality($6::smallint[]) = 0 OR CASE WHEN (o.hold <> 0 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = o.hold)) THEN 2 ELSE o.state END = ANY ($6))
-    AND (cardinality($7::text[]) = 0 OR o.reason = ANY ($7))
-    AND (cardinality($8::text[]) = 0 OR o.topic = ANY ($8))
-    AND (cardinality($9::text[]) = 0 OR coalesce(o.attrs ->> 'tenant', '') = ANY ($9))
-    AND (cardinality($10::text[]) = 0 OR o.key = ANY ($10))
+    (pg_catalog.cardinality($4::text[]) = 0 OR o.id = ANY ($4)) AND (pg_catalog.cardinality($5::text[]) = 0 OR o.route = ANY ($5))
+    AND (pg_catalog.cardinality($6::smallint[]) = 0 OR CASE WHEN (o.hold <> 0 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = o.hold)) THEN 2 ELSE o.state END = ANY ($6))
+    AND (pg_catalog.cardinality($7::text[]) = 0 OR o.reason = ANY ($7))
+    AND (pg_catalog.cardinality($8::text[]) = 0 OR o.topic = ANY ($8))
+    AND (pg_catalog.cardinality($9::text[]) = 0 OR coalesce(o.attrs ->> 'tenant', '') = ANY ($9))
+    AND (pg_catalog.cardinality($10::text[]) = 0 OR o.key = ANY ($10))
     AND ($11::timestamptz IS NULL OR o.occurred_at >= $11) AND ($12::timestamptz IS NULL OR o.occurred_at < $12) AS ok
     FROM (SELECT x.route, x.seq FROM byid x) y CROSS JOIN e CROSS JOIN LATERAL (
         SELECT o.* FROM "waybill"."waybill_outbox" o WHERE o.route = y.route AND o.seq = y.seq LIMIT 1
@@ -610,7 +610,7 @@ WITH RECURSIVE known AS MATERIALIZED (
             ) THEN 'duplicate'
             WHEN $14::boolean THEN ''
             WHEN o.expires_at <= statement_timestamp() THEN 'expired'
-            WHEN $15::bigint > 0 AND o.ready_since < statement_timestamp() - $15::bigint * interval '1 microsecond'
+            WHEN $15::bigint > 0 AND o.ready_since < statement_timestamp() - $15::bigint::float8 * interval '1 microsecond'
             THEN 'inbox retention'
             WHEN o.state = 5 AND o.key <> '' AND NOT ($16::boolean AND o.reason NOT IN ('', 'cancelled', 'replaced', 'skipped', 'set_aside')) AND o.seq < (SELECT CASE WHEN se.is_called THEN se.last_value ELSE 0 END FROM "waybill"."waybill_outbox_seq" se)
             THEN 'out of order'
@@ -626,31 +626,31 @@ WITH RECURSIVE known AS MATERIALIZED (
 ), u AS (SELECT o.route, o.seq, o.id, o.key, o.slot FROM "waybill"."waybill_outbox" o WHERE $18::bytea IS NULL AND $19::text = '' AND false), d AS (
     DELETE FROM "waybill"."waybill_outbox_notices" c WHERE c.kind = 4 AND ((c.route, c.seq, c.id) IN (SELECT u.route, u.seq, u.id FROM u)) IS TRUE
 ), many AS MATERIALIZED (
-    SELECT u.route, min(u.seq) AS seq FROM u WHERE u.key = '' GROUP BY u.route HAVING count(*) > 100
+    SELECT u.route, pg_catalog.min(u.seq) AS seq FROM u WHERE u.key = '' GROUP BY u.route HAVING pg_catalog.count(*) > 100
 ), c AS (
     INSERT INTO "waybill"."waybill_outbox_notices" (kind, route, slot, slots, key, id, seq)
-    (SELECT DISTINCT ON (u.route, u.key) 1, u.route, u.slot, 1::bigint << u.slot, u.key, u.id, u.seq
+    (SELECT DISTINCT ON (u.route, u.key) 1, u.route, u.slot, 1::bigint << u.slot::int, u.key, u.id, u.seq
      FROM u WHERE u.key <> '' ORDER BY u.route, u.key, u.seq)
     UNION ALL
-    SELECT 2, u.route, u.slot, 1::bigint << u.slot, '', u.id, u.seq
+    SELECT 2, u.route, u.slot, 1::bigint << u.slot::int, '', u.id, u.seq
     FROM u WHERE u.key = '' AND u.route NOT IN (SELECT many.route FROM many)
     UNION ALL
     SELECT 3, many.route, 0, -1, '', '', many.seq FROM many
 )
-SELECT n.next, coalesce(v.cause, ''), count(v.seq), (SELECT count(pg_notify('waybill_25c50bbafea3b626', x.route)) FROM (SELECT DISTINCT u.route FROM u) x WHERE $17::boolean)
+SELECT n.next, coalesce(v.cause, ''), pg_catalog.count(v.seq), (SELECT pg_catalog.count(pg_catalog.pg_notify('waybill_25c50bbafea3b626', x.route)) FROM (SELECT DISTINCT u.route FROM u) x WHERE $17::boolean)
 FROM (SELECT coalesce(
-    CASE WHEN (SELECT count(*) FROM p) >= $3 THEN (SELECT max(p.seq) FROM p) ELSE (SELECT e.seq FROM e) END, 0) AS next) n LEFT JOIN v ON true GROUP BY 1, 2
+    CASE WHEN (SELECT pg_catalog.count(*) FROM p) >= $3 THEN (SELECT pg_catalog.max(p.seq) FROM p) ELSE (SELECT e.seq FROM e) END, 0) AS next) n LEFT JOIN v ON true GROUP BY 1, 2
 
 -- statement outbox.admin.inspect
 SELECT
     o.seq, o.route, o.id, o.topic, o.key, o.type, o.source, o.content_type, o.correlation_id, o.trace_parent,
     o.occurred_at, o.hlc, o.expires_at, o.attrs,
     CASE WHEN (o.hold <> 0 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = o.hold)) THEN 2 ELSE o.state END, o.reason, o.attempts, o.crashes, o.dedupe_key, o.last_error, o.last_error_at, o.settled_at,
-    (extract(epoch FROM statement_timestamp() - o.ready_since) * 1000000)::bigint,
+    (extract(epoch FROM statement_timestamp() - o.ready_since) * '1000000')::bigint,
     CASE WHEN o.settled_at IS NULL AND o.due_at > statement_timestamp() AND NOT (o.hold <> 0 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = o.hold))
-         THEN (extract(epoch FROM o.due_at - statement_timestamp()) * 1000000)::bigint ELSE 0 END,
+         THEN (extract(epoch FROM o.due_at - statement_timestamp()) * '1000000')::bigint ELSE 0 END,
     coalesce((SELECT me.name FROM "waybill"."waybill_outbox_members" me WHERE me.session = o.hold AND o.hold <> 0), ''),
-    coalesce((SELECT greatest(me.lease - (extract(epoch FROM statement_timestamp() - me.renewed_at) * 1000000)::bigint, 0)
+    coalesce((SELECT greatest(me.lease - (extract(epoch FROM statement_timestamp() - me.renewed_at) * '1000000')::bigint, 0)
               FROM "waybill"."waybill_outbox_members" me WHERE me.session = o.hold AND o.hold <> 0), 0), o.body FROM (
     SELECT o.* FROM "waybill"."waybill_outbox" o WHERE o.route = $1 AND o.id = $2 AND o.own_id
     UNION ALL
@@ -662,7 +662,7 @@ SELECT
 
 -- statement outbox.admin.list.0
 WITH RECURSIVE known AS MATERIALIZED (
-    SELECT k.route, coalesce(lead(k.route) OVER (ORDER BY k.route), E'\U0010FFFF') AS next
+    SELECT k.route, coalesce(pg_catalog.lead(k.route) OVER (ORDER BY k.route), E'\U0010FFFF') AS next
     FROM (SELECT '' COLLATE "C" AS route UNION SELECT ro.route FROM "waybill"."waybill_outbox_routes" ro) k
 ), others AS (
     SELECT (SELECT o.route FROM "waybill"."waybill_outbox" o WHERE o.route > k.route AND o.route < k.next ORDER BY o.route LIMIT 1) AS route, k.next
@@ -673,49 +673,49 @@ WITH RECURSIVE known AS MATERIALIZED (
 ), routes AS MATERIALIZED (
     SELECT k.route FROM known k WHERE k.route <> '' UNION ALL SELECT x.route FROM others x WHERE x.route IS NOT NULL
 ), asked AS MATERIALIZED (
-    SELECT r.route FROM routes r WHERE cardinality($5::text[]) = 0 UNION SELECT unnest($5::text[])
+    SELECT r.route FROM routes r WHERE pg_catalog.cardinality($5::text[]) = 0 UNION SELECT pg_catalog.unnest($5::text[])
 ), share AS MATERIALIZED (
-    SELECT greatest($2::int / greatest(count(*), 1), 1) AS n FROM asked
+    SELECT greatest($2::int / greatest(pg_catalog.count(*), 1), 1) AS n FROM asked
 ), a AS MATERIALIZED (
     SELECT r.route, o.seq, o.ok FROM asked r CROSS JOIN LATERAL (
         SELECT o.seq, 
-    (cardinality($4::text[]) = 0 OR o.id = ANY ($4)) AND (cardinality($5::text[]) = 0 OR o.route = ANY ($5))
-    AND (cardinality($6::smallint[]) = 0 OR CASE WHEN (o.hold <> 0 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = o.hold)) THEN 2 ELSE o.state END = ANY ($6))
-    AND (cardinality($7::text[]) = 0 OR o.reason = ANY ($7))
-    AND (cardinality($8::text[]) = 0 OR o.topic = ANY ($8))
-    AND (cardinality($9::text[]) = 0 OR coalesce(o.attrs ->> 'tenant', '') = ANY ($9))
-    AND (cardinality($10::text[]) = 0 OR o.key = ANY ($10))
+    (pg_catalog.cardinality($4::text[]) = 0 OR o.id = ANY ($4)) AND (pg_catalog.cardinality($5::text[]) = 0 OR o.route = ANY ($5))
+    AND (pg_catalog.cardinality($6::smallint[]) = 0 OR CASE WHEN (o.hold <> 0 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = o.hold)) THEN 2 ELSE o.state END = ANY ($6))
+    AND (pg_catalog.cardinality($7::text[]) = 0 OR o.reason = ANY ($7))
+    AND (pg_catalog.cardinality($8::text[]) = 0 OR o.topic = ANY ($8))
+    AND (pg_catalog.cardinality($9::text[]) = 0 OR coalesce(o.attrs ->> 'tenant', '') = ANY ($9))
+    AND (pg_catalog.cardinality($10::text[]) = 0 OR o.key = ANY ($10))
     AND ($11::timestamptz IS NULL OR o.occurred_at >= $11) AND ($12::timestamptz IS NULL OR o.occurred_at < $12) AS ok FROM "waybill"."waybill_outbox" o
         WHERE o.route = r.route AND o.seq > $1
         ORDER BY o.seq LIMIT (SELECT n FROM share)
     ) o
 ), e AS MATERIALIZED (
-    SELECT min(x.seq) AS seq
-    FROM (SELECT max(a.seq) AS seq FROM a GROUP BY a.route HAVING count(*) >= (SELECT n FROM share)) x
+    SELECT pg_catalog.min(x.seq) AS seq
+    FROM (SELECT pg_catalog.max(a.seq) AS seq FROM a GROUP BY a.route HAVING pg_catalog.count(*) >= (SELECT n FROM share)) x
 ), w AS MATERIALIZED (
     SELECT a.* FROM a CROSS JOIN e WHERE e.seq IS NULL OR a.seq <= e.seq
 ), p AS MATERIALIZED (
     SELECT w.route, w.seq FROM w WHERE w.ok ORDER BY w.seq LIMIT $3
 )
 SELECT n.next, s.* FROM (SELECT coalesce(
-    CASE WHEN (SELECT count(*) FROM p) >= $3 THEN (SELECT max(p.seq) FROM p) ELSE (SELECT e.seq FROM e) END, 0) AS next) n
+    CASE WHEN (SELECT pg_catalog.count(*) FROM p) >= $3 THEN (SELECT pg_catalog.max(p.seq) FROM p) ELSE (SELECT e.seq FROM e) END, 0) AS next) n
 LEFT JOIN (
     SELECT
     o.seq, o.route, o.id, o.topic, o.key, o.type, o.source, o.content_type, o.correlation_id, o.trace_parent,
     o.occurred_at, o.hlc, o.expires_at, o.attrs,
     CASE WHEN (o.hold <> 0 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = o.hold)) THEN 2 ELSE o.state END, o.reason, o.attempts, o.crashes, o.dedupe_key, o.last_error, o.last_error_at, o.settled_at,
-    (extract(epoch FROM statement_timestamp() - o.ready_since) * 1000000)::bigint,
+    (extract(epoch FROM statement_timestamp() - o.ready_since) * '1000000')::bigint,
     CASE WHEN o.settled_at IS NULL AND o.due_at > statement_timestamp() AND NOT (o.hold <> 0 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = o.hold))
-         THEN (extract(epoch FROM o.due_at - statement_timestamp()) * 1000000)::bigint ELSE 0 END,
+         THEN (extract(epoch FROM o.due_at - statement_timestamp()) * '1000000')::bigint ELSE 0 END,
     coalesce((SELECT me.name FROM "waybill"."waybill_outbox_members" me WHERE me.session = o.hold AND o.hold <> 0), ''),
-    coalesce((SELECT greatest(me.lease - (extract(epoch FROM statement_timestamp() - me.renewed_at) * 1000000)::bigint, 0)
+    coalesce((SELECT greatest(me.lease - (extract(epoch FROM statement_timestamp() - me.renewed_at) * '1000000')::bigint, 0)
               FROM "waybill"."waybill_outbox_members" me WHERE me.session = o.hold AND o.hold <> 0), 0)
     FROM p CROSS JOIN LATERAL (SELECT o.* FROM "waybill"."waybill_outbox" o WHERE o.route = p.route AND o.seq = p.seq LIMIT 1) o
 ) s ON true ORDER BY s.seq
 
 -- statement outbox.admin.list.1
 WITH RECURSIVE known AS MATERIALIZED (
-    SELECT k.route, coalesce(lead(k.route) OVER (ORDER BY k.route), E'\U0010FFFF') AS next
+    SELECT k.route, coalesce(pg_catalog.lead(k.route) OVER (ORDER BY k.route), E'\U0010FFFF') AS next
     FROM (SELECT '' COLLATE "C" AS route UNION SELECT ro.route FROM "waybill"."waybill_outbox_routes" ro) k
 ), others AS (
     SELECT (SELECT o.route FROM "waybill"."waybill_outbox" o WHERE o.route > k.route AND o.route < k.next ORDER BY o.route LIMIT 1) AS route, k.next
@@ -726,49 +726,49 @@ WITH RECURSIVE known AS MATERIALIZED (
 ), routes AS MATERIALIZED (
     SELECT k.route FROM known k WHERE k.route <> '' UNION ALL SELECT x.route FROM others x WHERE x.route IS NOT NULL
 ), asked AS MATERIALIZED (
-    SELECT r.route FROM routes r WHERE cardinality($5::text[]) = 0 UNION SELECT unnest($5::text[])
+    SELECT r.route FROM routes r WHERE pg_catalog.cardinality($5::text[]) = 0 UNION SELECT pg_catalog.unnest($5::text[])
 ), share AS MATERIALIZED (
-    SELECT greatest($2::int / greatest(count(*), 1), 1) AS n FROM asked
+    SELECT greatest($2::int / greatest(pg_catalog.count(*), 1), 1) AS n FROM asked
 ), a AS MATERIALIZED (
     SELECT r.route, o.seq, o.ok FROM asked r CROSS JOIN LATERAL (
         SELECT o.seq, 
-    (cardinality($4::text[]) = 0 OR o.id = ANY ($4)) AND (cardinality($5::text[]) = 0 OR o.route = ANY ($5))
-    AND (cardinality($6::smallint[]) = 0 OR CASE WHEN (o.hold <> 0 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = o.hold)) THEN 2 ELSE o.state END = ANY ($6))
-    AND (cardinality($7::text[]) = 0 OR o.reason = ANY ($7))
-    AND (cardinality($8::text[]) = 0 OR o.topic = ANY ($8))
-    AND (cardinality($9::text[]) = 0 OR coalesce(o.attrs ->> 'tenant', '') = ANY ($9))
-    AND (cardinality($10::text[]) = 0 OR o.key = ANY ($10))
+    (pg_catalog.cardinality($4::text[]) = 0 OR o.id = ANY ($4)) AND (pg_catalog.cardinality($5::text[]) = 0 OR o.route = ANY ($5))
+    AND (pg_catalog.cardinality($6::smallint[]) = 0 OR CASE WHEN (o.hold <> 0 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = o.hold)) THEN 2 ELSE o.state END = ANY ($6))
+    AND (pg_catalog.cardinality($7::text[]) = 0 OR o.reason = ANY ($7))
+    AND (pg_catalog.cardinality($8::text[]) = 0 OR o.topic = ANY ($8))
+    AND (pg_catalog.cardinality($9::text[]) = 0 OR coalesce(o.attrs ->> 'tenant', '') = ANY ($9))
+    AND (pg_catalog.cardinality($10::text[]) = 0 OR o.key = ANY ($10))
     AND ($11::timestamptz IS NULL OR o.occurred_at >= $11) AND ($12::timestamptz IS NULL OR o.occurred_at < $12) AS ok FROM "waybill"."waybill_outbox" o
         WHERE o.route = r.route AND o.seq > $1 AND o.reason <> ''
         ORDER BY o.seq LIMIT (SELECT n FROM share)
     ) o
 ), e AS MATERIALIZED (
-    SELECT min(x.seq) AS seq
-    FROM (SELECT max(a.seq) AS seq FROM a GROUP BY a.route HAVING count(*) >= (SELECT n FROM share)) x
+    SELECT pg_catalog.min(x.seq) AS seq
+    FROM (SELECT pg_catalog.max(a.seq) AS seq FROM a GROUP BY a.route HAVING pg_catalog.count(*) >= (SELECT n FROM share)) x
 ), w AS MATERIALIZED (
     SELECT a.* FROM a CROSS JOIN e WHERE e.seq IS NULL OR a.seq <= e.seq
 ), p AS MATERIALIZED (
     SELECT w.route, w.seq FROM w WHERE w.ok ORDER BY w.seq LIMIT $3
 )
 SELECT n.next, s.* FROM (SELECT coalesce(
-    CASE WHEN (SELECT count(*) FROM p) >= $3 THEN (SELECT max(p.seq) FROM p) ELSE (SELECT e.seq FROM e) END, 0) AS next) n
+    CASE WHEN (SELECT pg_catalog.count(*) FROM p) >= $3 THEN (SELECT pg_catalog.max(p.seq) FROM p) ELSE (SELECT e.seq FROM e) END, 0) AS next) n
 LEFT JOIN (
     SELECT
     o.seq, o.route, o.id, o.topic, o.key, o.type, o.source, o.content_type, o.correlation_id, o.trace_parent,
     o.occurred_at, o.hlc, o.expires_at, o.attrs,
     CASE WHEN (o.hold <> 0 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = o.hold)) THEN 2 ELSE o.state END, o.reason, o.attempts, o.crashes, o.dedupe_key, o.last_error, o.last_error_at, o.settled_at,
-    (extract(epoch FROM statement_timestamp() - o.ready_since) * 1000000)::bigint,
+    (extract(epoch FROM statement_timestamp() - o.ready_since) * '1000000')::bigint,
     CASE WHEN o.settled_at IS NULL AND o.due_at > statement_timestamp() AND NOT (o.hold <> 0 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = o.hold))
-         THEN (extract(epoch FROM o.due_at - statement_timestamp()) * 1000000)::bigint ELSE 0 END,
+         THEN (extract(epoch FROM o.due_at - statement_timestamp()) * '1000000')::bigint ELSE 0 END,
     coalesce((SELECT me.name FROM "waybill"."waybill_outbox_members" me WHERE me.session = o.hold AND o.hold <> 0), ''),
-    coalesce((SELECT greatest(me.lease - (extract(epoch FROM statement_timestamp() - me.renewed_at) * 1000000)::bigint, 0)
+    coalesce((SELECT greatest(me.lease - (extract(epoch FROM statement_timestamp() - me.renewed_at) * '1000000')::bigint, 0)
               FROM "waybill"."waybill_outbox_members" me WHERE me.session = o.hold AND o.hold <> 0), 0)
     FROM p CROSS JOIN LATERAL (SELECT o.* FROM "waybill"."waybill_outbox" o WHERE o.route = p.route AND o.seq = p.seq LIMIT 1) o
 ) s ON true ORDER BY s.seq
 
 -- statement outbox.admin.list.2
 WITH RECURSIVE known AS MATERIALIZED (
-    SELECT k.route, coalesce(lead(k.route) OVER (ORDER BY k.route), E'\U0010FFFF') AS next
+    SELECT k.route, coalesce(pg_catalog.lead(k.route) OVER (ORDER BY k.route), E'\U0010FFFF') AS next
     FROM (SELECT '' COLLATE "C" AS route UNION SELECT ro.route FROM "waybill"."waybill_outbox_routes" ro) k
 ), others AS (
     SELECT (SELECT o.route FROM "waybill"."waybill_outbox" o WHERE o.route > k.route AND o.route < k.next ORDER BY o.route LIMIT 1) AS route, k.next
@@ -779,9 +779,9 @@ WITH RECURSIVE known AS MATERIALIZED (
 ), routes AS MATERIALIZED (
     SELECT k.route FROM known k WHERE k.route <> '' UNION ALL SELECT x.route FROM others x WHERE x.route IS NOT NULL
 ), asked AS MATERIALIZED (
-    SELECT r.route FROM routes r WHERE cardinality($5::text[]) = 0 UNION SELECT unnest($5::text[])
+    SELECT r.route FROM routes r WHERE pg_catalog.cardinality($5::text[]) = 0 UNION SELECT pg_catalog.unnest($5::text[])
 ), ids AS MATERIALIZED (
-    SELECT DISTINCT u.id, u.id ~ '^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$' AS made FROM unnest($4::text[]) u (id)
+    SELECT DISTINCT u.id, u.id ~ '^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$' AS made FROM pg_catalog.unnest($4::text[]) u (id)
 ), byid AS MATERIALIZED (
     SELECT r.route, i.id, i.made, o.seq FROM asked r CROSS JOIN ids i CROSS JOIN LATERAL (
         (SELECT o.seq FROM "waybill"."waybill_outbox" o WHERE o.route = r.route AND o.id = i.id AND o.own_id LIMIT 1)
@@ -789,11 +789,11 @@ WITH RECURSIVE known AS MATERIALIZED (
         (SELECT o.seq FROM "waybill"."waybill_outbox" o WHERE o.route = r.route AND o.id = i.id AND NOT o.own_id AND (o.cancellable OR o.hold <> 0 OR coalesce(o.due_at, o.settled_at) IS NOT NULL) LIMIT 1)
     ) o
 ), lacking AS MATERIALIZED (
-    SELECT r.route FROM asked r LEFT JOIN (SELECT x.route, count(DISTINCT x.id) AS n FROM byid x WHERE x.made GROUP BY x.route) f USING (route)
-    WHERE coalesce(f.n, 0) < (SELECT count(*) FROM ids i WHERE i.made)
-      AND cardinality($7::text[]) = 0 AND (cardinality($6::smallint[]) = 0 OR 1 = ANY ($6))
+    SELECT r.route FROM asked r LEFT JOIN (SELECT x.route, pg_catalog.count(DISTINCT x.id) AS n FROM byid x WHERE x.made GROUP BY x.route) f USING (route)
+    WHERE coalesce(f.n, 0) < (SELECT pg_catalog.count(*) FROM ids i WHERE i.made)
+      AND pg_catalog.cardinality($7::text[]) = 0 AND (pg_catalog.cardinality($6::smallint[]) = 0 OR 1 = ANY ($6))
 ), share AS MATERIALIZED (
-    SELECT greatest($2::int / greatest(count(*), 1), 1) AS n FROM lacking
+    SELECT greatest($2::int / greatest(pg_catalog.count(*), 1), 1) AS n FROM lacking
 ), a AS MATERIALIZED (
     SELECT r.route, o.seq, o.ok FROM lacking r CROSS JOIN LATERAL (
         SELECT o.seq, (o.id = ANY ($4) AND o.due_at IS NULL AND o.settled_at IS NULL
@@ -802,16 +802,16 @@ WITH RECURSIVE known AS MATERIALIZED (
         ORDER BY o.seq LIMIT (SELECT n FROM share)
     ) o
 ), e AS MATERIALIZED (
-    SELECT min(x.seq) AS seq
-    FROM (SELECT max(a.seq) AS seq FROM a GROUP BY a.route HAVING count(*) >= (SELECT n FROM share)) x
+    SELECT pg_catalog.min(x.seq) AS seq
+    FROM (SELECT pg_catalog.max(a.seq) AS seq FROM a GROUP BY a.route HAVING pg_catalog.count(*) >= (SELECT n FROM share)) x
 ), w AS MATERIALIZED (
     SELECT o.route, o.seq, 
-    (cardinality($4::text[]) = 0 OR o.id = ANY ($4)) AND (cardinality($5::text[]) = 0 OR o.route = ANY ($5))
-    AND (cardinality($6::smallint[]) = 0 OR CASE WHEN (o.hold <> 0 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = o.hold)) THEN 2 ELSE o.state END = ANY ($6))
-    AND (cardinality($7::text[]) = 0 OR o.reason = ANY ($7))
-    AND (cardinality($8::text[]) = 0 OR o.topic = ANY ($8))
-    AND (cardinality($9::text[]) = 0 OR coalesce(o.attrs ->> 'tenant', '') = ANY ($9))
-    AND (cardinality($10::text[]) = 0 OR o.key = ANY ($10))
+    (pg_catalog.cardinality($4::text[]) = 0 OR o.id = ANY ($4)) AND (pg_catalog.cardinality($5::text[]) = 0 OR o.route = ANY ($5))
+    AND (pg_catalog.cardinality($6::smallint[]) = 0 OR CASE WHEN (o.hold <> 0 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = o.hold)) THEN 2 ELSE o.state END = ANY ($6))
+    AND (pg_catalog.cardinality($7::text[]) = 0 OR o.reason = ANY ($7))
+    AND (pg_catalog.cardinality($8::text[]) = 0 OR o.topic = ANY ($8))
+    AND (pg_catalog.cardinality($9::text[]) = 0 OR coalesce(o.attrs ->> 'tenant', '') = ANY ($9))
+    AND (pg_catalog.cardinality($10::text[]) = 0 OR o.key = ANY ($10))
     AND ($11::timestamptz IS NULL OR o.occurred_at >= $11) AND ($12::timestamptz IS NULL OR o.occurred_at < $12) AS ok
     FROM (SELECT x.route, x.seq FROM byid x UNION ALL SELECT a.route, a.seq FROM a WHERE a.ok) y CROSS JOIN e CROSS JOIN LATERAL (
         SELECT o.* FROM "waybill"."waybill_outbox" o WHERE o.route = y.route AND o.seq = y.seq LIMIT 1
@@ -820,31 +820,31 @@ WITH RECURSIVE known AS MATERIALIZED (
     SELECT w.route, w.seq FROM w WHERE w.ok ORDER BY w.seq LIMIT $3
 )
 SELECT n.next, s.* FROM (SELECT coalesce(
-    CASE WHEN (SELECT count(*) FROM p) >= $3 THEN (SELECT max(p.seq) FROM p) ELSE (SELECT e.seq FROM e) END, 0) AS next) n
+    CASE WHEN (SELECT pg_catalog.count(*) FROM p) >= $3 THEN (SELECT pg_catalog.max(p.seq) FROM p) ELSE (SELECT e.seq FROM e) END, 0) AS next) n
 LEFT JOIN (
     SELECT
     o.seq, o.route, o.id, o.topic, o.key, o.type, o.source, o.content_type, o.correlation_id, o.trace_parent,
     o.occurred_at, o.hlc, o.expires_at, o.attrs,
     CASE WHEN (o.hold <> 0 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = o.hold)) THEN 2 ELSE o.state END, o.reason, o.attempts, o.crashes, o.dedupe_key, o.last_error, o.last_error_at, o.settled_at,
-    (extract(epoch FROM statement_timestamp() - o.ready_since) * 1000000)::bigint,
+    (extract(epoch FROM statement_timestamp() - o.ready_since) * '1000000')::bigint,
     CASE WHEN o.settled_at IS NULL AND o.due_at > statement_timestamp() AND NOT (o.hold <> 0 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = o.hold))
-         THEN (extract(epoch FROM o.due_at - statement_timestamp()) * 1000000)::bigint ELSE 0 END,
+         THEN (extract(epoch FROM o.due_at - statement_timestamp()) * '1000000')::bigint ELSE 0 END,
     coalesce((SELECT me.name FROM "waybill"."waybill_outbox_members" me WHERE me.session = o.hold AND o.hold <> 0), ''),
-    coalesce((SELECT greatest(me.lease - (extract(epoch FROM statement_timestamp() - me.renewed_at) * 1000000)::bigint, 0)
+    coalesce((SELECT greatest(me.lease - (extract(epoch FROM statement_timestamp() - me.renewed_at) * '1000000')::bigint, 0)
               FROM "waybill"."waybill_outbox_members" me WHERE me.session = o.hold AND o.hold <> 0), 0)
     FROM p CROSS JOIN LATERAL (SELECT o.* FROM "waybill"."waybill_outbox" o WHERE o.route = p.route AND o.seq = p.seq LIMIT 1) o
 ) s ON true ORDER BY s.seq
 
 -- statement outbox.admin.lock
-SELECT concat_ws(', ', 'process ' || l.pid, nullif(a.application_name, ''), 'of role ' || a.usename,
-    'open for ' || date_trunc('second', statement_timestamp() - a.xact_start))
+SELECT pg_catalog.concat_ws(', ', 'process ' || l.pid::text, nullif(a.application_name, ''), 'of role ' || a.usename::text,
+    'open for ' || pg_catalog.date_trunc('second', statement_timestamp() - a.xact_start)::text)
 FROM "waybill"."waybill_outbox" o JOIN pg_catalog.pg_locks l ON l.locktype = 'transactionid' AND l.mode = 'ExclusiveLock' AND l.granted AND l.transactionid = o.xmax
 LEFT JOIN pg_catalog.pg_stat_activity a ON a.pid = l.pid
 WHERE o.route = $1 AND o.seq = $2
 
 -- statement outbox.admin.purge.0
 WITH RECURSIVE known AS MATERIALIZED (
-    SELECT k.route, coalesce(lead(k.route) OVER (ORDER BY k.route), E'\U0010FFFF') AS next
+    SELECT k.route, coalesce(pg_catalog.lead(k.route) OVER (ORDER BY k.route), E'\U0010FFFF') AS next
     FROM (SELECT '' COLLATE "C" AS route UNION SELECT ro.route FROM "waybill"."waybill_outbox_routes" ro) k
 ), others AS (
     SELECT (SELECT o.route FROM "waybill"."waybill_outbox" o WHERE o.route > k.route AND o.route < k.next ORDER BY o.route LIMIT 1) AS route, k.next
@@ -855,25 +855,25 @@ WITH RECURSIVE known AS MATERIALIZED (
 ), routes AS MATERIALIZED (
     SELECT k.route FROM known k WHERE k.route <> '' UNION ALL SELECT x.route FROM others x WHERE x.route IS NOT NULL
 ), asked AS MATERIALIZED (
-    SELECT r.route FROM routes r WHERE cardinality($5::text[]) = 0 UNION SELECT unnest($5::text[])
+    SELECT r.route FROM routes r WHERE pg_catalog.cardinality($5::text[]) = 0 UNION SELECT pg_catalog.unnest($5::text[])
 ), share AS MATERIALIZED (
-    SELECT greatest($2::int / greatest(count(*), 1), 1) AS n FROM asked
+    SELECT greatest($2::int / greatest(pg_catalog.count(*), 1), 1) AS n FROM asked
 ), a AS MATERIALIZED (
     SELECT r.route, o.seq, o.ok FROM asked r CROSS JOIN LATERAL (
         SELECT o.seq, 
-    (cardinality($4::text[]) = 0 OR o.id = ANY ($4)) AND (cardinality($5::text[]) = 0 OR o.route = ANY ($5))
-    AND (cardinality($6::smallint[]) = 0 OR CASE WHEN (o.hold <> 0 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = o.hold)) THEN 2 ELSE o.state END = ANY ($6))
-    AND (cardinality($7::text[]) = 0 OR o.reason = ANY ($7))
-    AND (cardinality($8::text[]) = 0 OR o.topic = ANY ($8))
-    AND (cardinality($9::text[]) = 0 OR coalesce(o.attrs ->> 'tenant', '') = ANY ($9))
-    AND (cardinality($10::text[]) = 0 OR o.key = ANY ($10))
+    (pg_catalog.cardinality($4::text[]) = 0 OR o.id = ANY ($4)) AND (pg_catalog.cardinality($5::text[]) = 0 OR o.route = ANY ($5))
+    AND (pg_catalog.cardinality($6::smallint[]) = 0 OR CASE WHEN (o.hold <> 0 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = o.hold)) THEN 2 ELSE o.state END = ANY ($6))
+    AND (pg_catalog.cardinality($7::text[]) = 0 OR o.reason = ANY ($7))
+    AND (pg_catalog.cardinality($8::text[]) = 0 OR o.topic = ANY ($8))
+    AND (pg_catalog.cardinality($9::text[]) = 0 OR coalesce(o.attrs ->> 'tenant', '') = ANY ($9))
+    AND (pg_catalog.cardinality($10::text[]) = 0 OR o.key = ANY ($10))
     AND ($11::timestamptz IS NULL OR o.occurred_at >= $11) AND ($12::timestamptz IS NULL OR o.occurred_at < $12) AS ok FROM "waybill"."waybill_outbox" o
         WHERE o.route = r.route AND o.seq > $1
         ORDER BY o.seq LIMIT (SELECT n FROM share)
     ) o
 ), e AS MATERIALIZED (
-    SELECT min(x.seq) AS seq
-    FROM (SELECT max(a.seq) AS seq FROM a GROUP BY a.route HAVING count(*) >= (SELECT n FROM share)) x
+    SELECT pg_catalog.min(x.seq) AS seq
+    FROM (SELECT pg_catalog.max(a.seq) AS seq FROM a GROUP BY a.route HAVING pg_catalog.count(*) >= (SELECT n FROM share)) x
 ), w AS MATERIALIZED (
     SELECT a.* FROM a CROSS JOIN e WHERE e.seq IS NULL OR a.seq <= e.seq
 ), p AS MATERIALIZED (
@@ -887,14 +887,14 @@ WITH RECURSIVE known AS MATERIALIZED (
     SELECT x.* FROM x WHERE x.tell
 ), c AS (
     INSERT INTO "waybill"."waybill_outbox_notices" (kind, route, slot, slots, key, id, seq)
-    SELECT 1, u.route, u.slot, 1::bigint << u.slot, u.key, u.id, u.seq FROM u
+    SELECT 1, u.route, u.slot, 1::bigint << u.slot::int, u.key, u.id, u.seq FROM u
 )
 SELECT coalesce(
-    CASE WHEN (SELECT count(*) FROM p) >= $3 THEN (SELECT max(p.seq) FROM p) ELSE (SELECT e.seq FROM e) END, 0), (SELECT count(*) FROM p), (SELECT count(*) FROM x), (SELECT count(pg_notify('waybill_25c50bbafea3b626', x.route)) FROM (SELECT DISTINCT u.route FROM u) x WHERE $14::boolean)
+    CASE WHEN (SELECT pg_catalog.count(*) FROM p) >= $3 THEN (SELECT pg_catalog.max(p.seq) FROM p) ELSE (SELECT e.seq FROM e) END, 0), (SELECT pg_catalog.count(*) FROM p), (SELECT pg_catalog.count(*) FROM x), (SELECT pg_catalog.count(pg_catalog.pg_notify('waybill_25c50bbafea3b626', x.route)) FROM (SELECT DISTINCT u.route FROM u) x WHERE $14::boolean)
 
 -- statement outbox.admin.purge.1
 WITH RECURSIVE known AS MATERIALIZED (
-    SELECT k.route, coalesce(lead(k.route) OVER (ORDER BY k.route), E'\U0010FFFF') AS next
+    SELECT k.route, coalesce(pg_catalog.lead(k.route) OVER (ORDER BY k.route), E'\U0010FFFF') AS next
     FROM (SELECT '' COLLATE "C" AS route UNION SELECT ro.route FROM "waybill"."waybill_outbox_routes" ro) k
 ), others AS (
     SELECT (SELECT o.route FROM "waybill"."waybill_outbox" o WHERE o.route > k.route AND o.route < k.next ORDER BY o.route LIMIT 1) AS route, k.next
@@ -905,25 +905,25 @@ WITH RECURSIVE known AS MATERIALIZED (
 ), routes AS MATERIALIZED (
     SELECT k.route FROM known k WHERE k.route <> '' UNION ALL SELECT x.route FROM others x WHERE x.route IS NOT NULL
 ), asked AS MATERIALIZED (
-    SELECT r.route FROM routes r WHERE cardinality($5::text[]) = 0 UNION SELECT unnest($5::text[])
+    SELECT r.route FROM routes r WHERE pg_catalog.cardinality($5::text[]) = 0 UNION SELECT pg_catalog.unnest($5::text[])
 ), share AS MATERIALIZED (
-    SELECT greatest($2::int / greatest(count(*), 1), 1) AS n FROM asked
+    SELECT greatest($2::int / greatest(pg_catalog.count(*), 1), 1) AS n FROM asked
 ), a AS MATERIALIZED (
     SELECT r.route, o.seq, o.ok FROM asked r CROSS JOIN LATERAL (
         SELECT o.seq, 
-    (cardinality($4::text[]) = 0 OR o.id = ANY ($4)) AND (cardinality($5::text[]) = 0 OR o.route = ANY ($5))
-    AND (cardinality($6::smallint[]) = 0 OR CASE WHEN (o.hold <> 0 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = o.hold)) THEN 2 ELSE o.state END = ANY ($6))
-    AND (cardinality($7::text[]) = 0 OR o.reason = ANY ($7))
-    AND (cardinality($8::text[]) = 0 OR o.topic = ANY ($8))
-    AND (cardinality($9::text[]) = 0 OR coalesce(o.attrs ->> 'tenant', '') = ANY ($9))
-    AND (cardinality($10::text[]) = 0 OR o.key = ANY ($10))
+    (pg_catalog.cardinality($4::text[]) = 0 OR o.id = ANY ($4)) AND (pg_catalog.cardinality($5::text[]) = 0 OR o.route = ANY ($5))
+    AND (pg_catalog.cardinality($6::smallint[]) = 0 OR CASE WHEN (o.hold <> 0 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = o.hold)) THEN 2 ELSE o.state END = ANY ($6))
+    AND (pg_catalog.cardinality($7::text[]) = 0 OR o.reason = ANY ($7))
+    AND (pg_catalog.cardinality($8::text[]) = 0 OR o.topic = ANY ($8))
+    AND (pg_catalog.cardinality($9::text[]) = 0 OR coalesce(o.attrs ->> 'tenant', '') = ANY ($9))
+    AND (pg_catalog.cardinality($10::text[]) = 0 OR o.key = ANY ($10))
     AND ($11::timestamptz IS NULL OR o.occurred_at >= $11) AND ($12::timestamptz IS NULL OR o.occurred_at < $12) AS ok FROM "waybill"."waybill_outbox" o
         WHERE o.route = r.route AND o.seq > $1 AND o.reason <> ''
         ORDER BY o.seq LIMIT (SELECT n FROM share)
     ) o
 ), e AS MATERIALIZED (
-    SELECT min(x.seq) AS seq
-    FROM (SELECT max(a.seq) AS seq FROM a GROUP BY a.route HAVING count(*) >= (SELECT n FROM share)) x
+    SELECT pg_catalog.min(x.seq) AS seq
+    FROM (SELECT pg_catalog.max(a.seq) AS seq FROM a GROUP BY a.route HAVING pg_catalog.count(*) >= (SELECT n FROM share)) x
 ), w AS MATERIALIZED (
     SELECT a.* FROM a CROSS JOIN e WHERE e.seq IS NULL OR a.seq <= e.seq
 ), p AS MATERIALIZED (
@@ -937,14 +937,14 @@ WITH RECURSIVE known AS MATERIALIZED (
     SELECT x.* FROM x WHERE x.tell
 ), c AS (
     INSERT INTO "waybill"."waybill_outbox_notices" (kind, route, slot, slots, key, id, seq)
-    SELECT 1, u.route, u.slot, 1::bigint << u.slot, u.key, u.id, u.seq FROM u
+    SELECT 1, u.route, u.slot, 1::bigint << u.slot::int, u.key, u.id, u.seq FROM u
 )
 SELECT coalesce(
-    CASE WHEN (SELECT count(*) FROM p) >= $3 THEN (SELECT max(p.seq) FROM p) ELSE (SELECT e.seq FROM e) END, 0), (SELECT count(*) FROM p), (SELECT count(*) FROM x), (SELECT count(pg_notify('waybill_25c50bbafea3b626', x.route)) FROM (SELECT DISTINCT u.route FROM u) x WHERE $14::boolean)
+    CASE WHEN (SELECT pg_catalog.count(*) FROM p) >= $3 THEN (SELECT pg_catalog.max(p.seq) FROM p) ELSE (SELECT e.seq FROM e) END, 0), (SELECT pg_catalog.count(*) FROM p), (SELECT pg_catalog.count(*) FROM x), (SELECT pg_catalog.count(pg_catalog.pg_notify('waybill_25c50bbafea3b626', x.route)) FROM (SELECT DISTINCT u.route FROM u) x WHERE $14::boolean)
 
 -- statement outbox.admin.purge.2
 WITH RECURSIVE known AS MATERIALIZED (
-    SELECT k.route, coalesce(lead(k.route) OVER (ORDER BY k.route), E'\U0010FFFF') AS next
+    SELECT k.route, coalesce(pg_catalog.lead(k.route) OVER (ORDER BY k.route), E'\U0010FFFF') AS next
     FROM (SELECT '' COLLATE "C" AS route UNION SELECT ro.route FROM "waybill"."waybill_outbox_routes" ro) k
 ), others AS (
     SELECT (SELECT o.route FROM "waybill"."waybill_outbox" o WHERE o.route > k.route AND o.route < k.next ORDER BY o.route LIMIT 1) AS route, k.next
@@ -955,9 +955,9 @@ WITH RECURSIVE known AS MATERIALIZED (
 ), routes AS MATERIALIZED (
     SELECT k.route FROM known k WHERE k.route <> '' UNION ALL SELECT x.route FROM others x WHERE x.route IS NOT NULL
 ), asked AS MATERIALIZED (
-    SELECT r.route FROM routes r WHERE cardinality($5::text[]) = 0 UNION SELECT unnest($5::text[])
+    SELECT r.route FROM routes r WHERE pg_catalog.cardinality($5::text[]) = 0 UNION SELECT pg_catalog.unnest($5::text[])
 ), ids AS MATERIALIZED (
-    SELECT DISTINCT u.id, u.id ~ '^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$' AS made FROM unnest($4::text[]) u (id)
+    SELECT DISTINCT u.id, u.id ~ '^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$' AS made FROM pg_catalog.unnest($4::text[]) u (id)
 ), byid AS MATERIALIZED (
     SELECT r.route, i.id, i.made, o.seq FROM asked r CROSS JOIN ids i CROSS JOIN LATERAL (
         (SELECT o.seq FROM "waybill"."waybill_outbox" o WHERE o.route = r.route AND o.id = i.id AND o.own_id LIMIT 1)
@@ -965,11 +965,11 @@ WITH RECURSIVE known AS MATERIALIZED (
         (SELECT o.seq FROM "waybill"."waybill_outbox" o WHERE o.route = r.route AND o.id = i.id AND NOT o.own_id AND (o.cancellable OR o.hold <> 0 OR coalesce(o.due_at, o.settled_at) IS NOT NULL) LIMIT 1)
     ) o
 ), lacking AS MATERIALIZED (
-    SELECT r.route FROM asked r LEFT JOIN (SELECT x.route, count(DISTINCT x.id) AS n FROM byid x WHERE x.made GROUP BY x.route) f USING (route)
-    WHERE coalesce(f.n, 0) < (SELECT count(*) FROM ids i WHERE i.made)
-      AND cardinality($7::text[]) = 0 AND (cardinality($6::smallint[]) = 0 OR 1 = ANY ($6))
+    SELECT r.route FROM asked r LEFT JOIN (SELECT x.route, pg_catalog.count(DISTINCT x.id) AS n FROM byid x WHERE x.made GROUP BY x.route) f USING (route)
+    WHERE coalesce(f.n, 0) < (SELECT pg_catalog.count(*) FROM ids i WHERE i.made)
+      AND pg_catalog.cardinality($7::text[]) = 0 AND (pg_catalog.cardinality($6::smallint[]) = 0 OR 1 = ANY ($6))
 ), share AS MATERIALIZED (
-    SELECT greatest($2::int / greatest(count(*), 1), 1) AS n FROM lacking
+    SELECT greatest($2::int / greatest(pg_catalog.count(*), 1), 1) AS n FROM lacking
 ), a AS MATERIALIZED (
     SELECT r.route, o.seq, o.ok FROM lacking r CROSS JOIN LATERAL (
         SELECT o.seq, (o.id = ANY ($4) AND o.due_at IS NULL AND o.settled_at IS NULL
@@ -978,16 +978,16 @@ WITH RECURSIVE known AS MATERIALIZED (
         ORDER BY o.seq LIMIT (SELECT n FROM share)
     ) o
 ), e AS MATERIALIZED (
-    SELECT min(x.seq) AS seq
-    FROM (SELECT max(a.seq) AS seq FROM a GROUP BY a.route HAVING count(*) >= (SELECT n FROM share)) x
+    SELECT pg_catalog.min(x.seq) AS seq
+    FROM (SELECT pg_catalog.max(a.seq) AS seq FROM a GROUP BY a.route HAVING pg_catalog.count(*) >= (SELECT n FROM share)) x
 ), w AS MATERIALIZED (
     SELECT o.route, o.seq, 
-    (cardinality($4::text[]) = 0 OR o.id = ANY ($4)) AND (cardinality($5::text[]) = 0 OR o.route = ANY ($5))
-    AND (cardinality($6::smallint[]) = 0 OR CASE WHEN (o.hold <> 0 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = o.hold)) THEN 2 ELSE o.state END = ANY ($6))
-    AND (cardinality($7::text[]) = 0 OR o.reason = ANY ($7))
-    AND (cardinality($8::text[]) = 0 OR o.topic = ANY ($8))
-    AND (cardinality($9::text[]) = 0 OR coalesce(o.attrs ->> 'tenant', '') = ANY ($9))
-    AND (cardinality($10::text[]) = 0 OR o.key = ANY ($10))
+    (pg_catalog.cardinality($4::text[]) = 0 OR o.id = ANY ($4)) AND (pg_catalog.cardinality($5::text[]) = 0 OR o.route = ANY ($5))
+    AND (pg_catalog.cardinality($6::smallint[]) = 0 OR CASE WHEN (o.hold <> 0 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = o.hold)) THEN 2 ELSE o.state END = ANY ($6))
+    AND (pg_catalog.cardinality($7::text[]) = 0 OR o.reason = ANY ($7))
+    AND (pg_catalog.cardinality($8::text[]) = 0 OR o.topic = ANY ($8))
+    AND (pg_catalog.cardinality($9::text[]) = 0 OR coalesce(o.attrs ->> 'tenant', '') = ANY ($9))
+    AND (pg_catalog.cardinality($10::text[]) = 0 OR o.key = ANY ($10))
     AND ($11::timestamptz IS NULL OR o.occurred_at >= $11) AND ($12::timestamptz IS NULL OR o.occurred_at < $12) AS ok
     FROM (SELECT x.route, x.seq FROM byid x UNION ALL SELECT a.route, a.seq FROM a WHERE a.ok) y CROSS JOIN e CROSS JOIN LATERAL (
         SELECT o.* FROM "waybill"."waybill_outbox" o WHERE o.route = y.route AND o.seq = y.seq LIMIT 1
@@ -1003,14 +1003,14 @@ WITH RECURSIVE known AS MATERIALIZED (
     SELECT x.* FROM x WHERE x.tell
 ), c AS (
     INSERT INTO "waybill"."waybill_outbox_notices" (kind, route, slot, slots, key, id, seq)
-    SELECT 1, u.route, u.slot, 1::bigint << u.slot, u.key, u.id, u.seq FROM u
+    SELECT 1, u.route, u.slot, 1::bigint << u.slot::int, u.key, u.id, u.seq FROM u
 )
 SELECT coalesce(
-    CASE WHEN (SELECT count(*) FROM p) >= $3 THEN (SELECT max(p.seq) FROM p) ELSE (SELECT e.seq FROM e) END, 0), (SELECT count(*) FROM p), (SELECT count(*) FROM x), (SELECT count(pg_notify('waybill_25c50bbafea3b626', x.route)) FROM (SELECT DISTINCT u.route FROM u) x WHERE $14::boolean)
+    CASE WHEN (SELECT pg_catalog.count(*) FROM p) >= $3 THEN (SELECT pg_catalog.max(p.seq) FROM p) ELSE (SELECT e.seq FROM e) END, 0), (SELECT pg_catalog.count(*) FROM p), (SELECT pg_catalog.count(*) FROM x), (SELECT pg_catalog.count(pg_catalog.pg_notify('waybill_25c50bbafea3b626', x.route)) FROM (SELECT DISTINCT u.route FROM u) x WHERE $14::boolean)
 
 -- statement outbox.admin.redrive.0
 WITH RECURSIVE known AS MATERIALIZED (
-    SELECT k.route, coalesce(lead(k.route) OVER (ORDER BY k.route), E'\U0010FFFF') AS next
+    SELECT k.route, coalesce(pg_catalog.lead(k.route) OVER (ORDER BY k.route), E'\U0010FFFF') AS next
     FROM (SELECT '' COLLATE "C" AS route UNION SELECT ro.route FROM "waybill"."waybill_outbox_routes" ro) k
 ), others AS (
     SELECT (SELECT o.route FROM "waybill"."waybill_outbox" o WHERE o.route > k.route AND o.route < k.next ORDER BY o.route LIMIT 1) AS route, k.next
@@ -1021,26 +1021,26 @@ WITH RECURSIVE known AS MATERIALIZED (
 ), routes AS MATERIALIZED (
     SELECT k.route FROM known k WHERE k.route <> '' UNION ALL SELECT x.route FROM others x WHERE x.route IS NOT NULL
 ), asked AS MATERIALIZED (
-    SELECT r.route FROM routes r WHERE cardinality($5::text[]) = 0 UNION SELECT unnest($5::text[])
+    SELECT r.route FROM routes r WHERE pg_catalog.cardinality($5::text[]) = 0 UNION SELECT pg_catalog.unnest($5::text[])
 ), share AS MATERIALIZED (
-    SELECT greatest($2::int / greatest(count(*), 1), 1) AS n FROM asked
+    SELECT greatest($2::int / greatest(pg_catalog.count(*), 1), 1) AS n FROM asked
 ), a AS MATERIALIZED (
     SELECT r.route, o.seq, o.ok FROM asked r CROSS JOIN LATERAL (
         SELECT o.seq, (o.state = 4 AND o.settled_at IS NULL AND NOT (o.hold <> 0 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = o.hold))
     OR o.state = 5 AND ($13::boolean OR o.reason NOT IN ('cancelled', 'replaced'))) AND 
-    (cardinality($4::text[]) = 0 OR o.id = ANY ($4)) AND (cardinality($5::text[]) = 0 OR o.route = ANY ($5))
-    AND (cardinality($6::smallint[]) = 0 OR CASE WHEN (o.hold <> 0 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = o.hold)) THEN 2 ELSE o.state END = ANY ($6))
-    AND (cardinality($7::text[]) = 0 OR o.reason = ANY ($7))
-    AND (cardinality($8::text[]) = 0 OR o.topic = ANY ($8))
-    AND (cardinality($9::text[]) = 0 OR coalesce(o.attrs ->> 'tenant', '') = ANY ($9))
-    AND (cardinality($10::text[]) = 0 OR o.key = ANY ($10))
+    (pg_catalog.cardinality($4::text[]) = 0 OR o.id = ANY ($4)) AND (pg_catalog.cardinality($5::text[]) = 0 OR o.route = ANY ($5))
+    AND (pg_catalog.cardinality($6::smallint[]) = 0 OR CASE WHEN (o.hold <> 0 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = o.hold)) THEN 2 ELSE o.state END = ANY ($6))
+    AND (pg_catalog.cardinality($7::text[]) = 0 OR o.reason = ANY ($7))
+    AND (pg_catalog.cardinality($8::text[]) = 0 OR o.topic = ANY ($8))
+    AND (pg_catalog.cardinality($9::text[]) = 0 OR coalesce(o.attrs ->> 'tenant', '') = ANY ($9))
+    AND (pg_catalog.cardinality($10::text[]) = 0 OR o.key = ANY ($10))
     AND ($11::timestamptz IS NULL OR o.occurred_at >= $11) AND ($12::timestamptz IS NULL OR o.occurred_at < $12) AS ok FROM "waybill"."waybill_outbox" o
         WHERE o.route = r.route AND o.seq > $1
         ORDER BY o.seq LIMIT (SELECT n FROM share)
     ) o
 ), e AS MATERIALIZED (
-    SELECT min(x.seq) AS seq
-    FROM (SELECT max(a.seq) AS seq FROM a GROUP BY a.route HAVING count(*) >= (SELECT n FROM share)) x
+    SELECT pg_catalog.min(x.seq) AS seq
+    FROM (SELECT pg_catalog.max(a.seq) AS seq FROM a GROUP BY a.route HAVING pg_catalog.count(*) >= (SELECT n FROM share)) x
 ), w AS MATERIALIZED (
     SELECT a.* FROM a CROSS JOIN e WHERE e.seq IS NULL OR a.seq <= e.seq
 ), p AS MATERIALIZED (
@@ -1055,7 +1055,7 @@ WITH RECURSIVE known AS MATERIALIZED (
             ) THEN 'duplicate'
             WHEN $14::boolean THEN ''
             WHEN o.expires_at <= statement_timestamp() THEN 'expired'
-            WHEN $15::bigint > 0 AND o.ready_since < statement_timestamp() - $15::bigint * interval '1 microsecond'
+            WHEN $15::bigint > 0 AND o.ready_since < statement_timestamp() - $15::bigint::float8 * interval '1 microsecond'
             THEN 'inbox retention'
             WHEN o.state = 5 AND o.key <> '' AND NOT ($16::boolean AND o.reason NOT IN ('', 'cancelled', 'replaced', 'skipped', 'set_aside')) AND o.seq < (SELECT CASE WHEN se.is_called THEN se.last_value ELSE 0 END FROM "waybill"."waybill_outbox_seq" se)
             THEN 'out of order'
@@ -1073,31 +1073,31 @@ WITH RECURSIVE known AS MATERIALIZED (
     version = o.version + 1, maybe_sent = o.maybe_sent OR o.crashes > 0, attempts = 0, crashes = 0, deliveries = 0, reason = '',
     last_error = '', last_error_at = NULL,
     expires_at = CASE WHEN o.expires_at <= statement_timestamp() THEN NULL ELSE o.expires_at END, body = coalesce($18::bytea, o.body),
-        attrs = CASE WHEN $19::text = '' THEN o.attrs ELSE jsonb_set(coalesce(o.attrs::jsonb, '{}'), ARRAY['headers'],
-            coalesce(o.attrs::jsonb -> 'headers', '{}') || jsonb_build_object('repaired-from', $19::text))::json END
+        attrs = CASE WHEN $19::text = '' THEN o.attrs ELSE pg_catalog.jsonb_set(coalesce(o.attrs::jsonb, '{}'), ARRAY['headers'],
+            coalesce(o.attrs::jsonb -> 'headers', '{}') || pg_catalog.jsonb_build_object('repaired-from', $19::text))::json END
     FROM v WHERE o.route = v.route AND o.seq = v.seq AND v.cause = '' AND (o.state = 4 AND o.settled_at IS NULL AND NOT (o.hold <> 0 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = o.hold))
     OR o.state = 5 AND ($13::boolean OR o.reason NOT IN ('cancelled', 'replaced')))
     RETURNING o.route, o.seq, o.id, o.key, o.slot), d AS (
     DELETE FROM "waybill"."waybill_outbox_notices" c WHERE c.kind = 4 AND ((c.route, c.seq, c.id) IN (SELECT u.route, u.seq, u.id FROM u)) IS TRUE
 ), many AS MATERIALIZED (
-    SELECT u.route, min(u.seq) AS seq FROM u WHERE u.key = '' GROUP BY u.route HAVING count(*) > 100
+    SELECT u.route, pg_catalog.min(u.seq) AS seq FROM u WHERE u.key = '' GROUP BY u.route HAVING pg_catalog.count(*) > 100
 ), c AS (
     INSERT INTO "waybill"."waybill_outbox_notices" (kind, route, slot, slots, key, id, seq)
-    (SELECT DISTINCT ON (u.route, u.key) 1, u.route, u.slot, 1::bigint << u.slot, u.key, u.id, u.seq
+    (SELECT DISTINCT ON (u.route, u.key) 1, u.route, u.slot, 1::bigint << u.slot::int, u.key, u.id, u.seq
      FROM u WHERE u.key <> '' ORDER BY u.route, u.key, u.seq)
     UNION ALL
-    SELECT 2, u.route, u.slot, 1::bigint << u.slot, '', u.id, u.seq
+    SELECT 2, u.route, u.slot, 1::bigint << u.slot::int, '', u.id, u.seq
     FROM u WHERE u.key = '' AND u.route NOT IN (SELECT many.route FROM many)
     UNION ALL
     SELECT 3, many.route, 0, -1, '', '', many.seq FROM many
 )
-SELECT n.next, coalesce(v.cause, ''), count(v.seq), (SELECT count(pg_notify('waybill_25c50bbafea3b626', x.route)) FROM (SELECT DISTINCT u.route FROM u) x WHERE $17::boolean)
+SELECT n.next, coalesce(v.cause, ''), pg_catalog.count(v.seq), (SELECT pg_catalog.count(pg_catalog.pg_notify('waybill_25c50bbafea3b626', x.route)) FROM (SELECT DISTINCT u.route FROM u) x WHERE $17::boolean)
 FROM (SELECT coalesce(
-    CASE WHEN (SELECT count(*) FROM p) >= $3 THEN (SELECT max(p.seq) FROM p) ELSE (SELECT e.seq FROM e) END, 0) AS next) n LEFT JOIN v ON true GROUP BY 1, 2
+    CASE WHEN (SELECT pg_catalog.count(*) FROM p) >= $3 THEN (SELECT pg_catalog.max(p.seq) FROM p) ELSE (SELECT e.seq FROM e) END, 0) AS next) n LEFT JOIN v ON true GROUP BY 1, 2
 
 -- statement outbox.admin.redrive.1
 WITH RECURSIVE known AS MATERIALIZED (
-    SELECT k.route, coalesce(lead(k.route) OVER (ORDER BY k.route), E'\U0010FFFF') AS next
+    SELECT k.route, coalesce(pg_catalog.lead(k.route) OVER (ORDER BY k.route), E'\U0010FFFF') AS next
     FROM (SELECT '' COLLATE "C" AS route UNION SELECT ro.route FROM "waybill"."waybill_outbox_routes" ro) k
 ), others AS (
     SELECT (SELECT o.route FROM "waybill"."waybill_outbox" o WHERE o.route > k.route AND o.route < k.next ORDER BY o.route LIMIT 1) AS route, k.next
@@ -1108,26 +1108,26 @@ WITH RECURSIVE known AS MATERIALIZED (
 ), routes AS MATERIALIZED (
     SELECT k.route FROM known k WHERE k.route <> '' UNION ALL SELECT x.route FROM others x WHERE x.route IS NOT NULL
 ), asked AS MATERIALIZED (
-    SELECT r.route FROM routes r WHERE cardinality($5::text[]) = 0 UNION SELECT unnest($5::text[])
+    SELECT r.route FROM routes r WHERE pg_catalog.cardinality($5::text[]) = 0 UNION SELECT pg_catalog.unnest($5::text[])
 ), share AS MATERIALIZED (
-    SELECT greatest($2::int / greatest(count(*), 1), 1) AS n FROM asked
+    SELECT greatest($2::int / greatest(pg_catalog.count(*), 1), 1) AS n FROM asked
 ), a AS MATERIALIZED (
     SELECT r.route, o.seq, o.ok FROM asked r CROSS JOIN LATERAL (
         SELECT o.seq, (o.state = 4 AND o.settled_at IS NULL AND NOT (o.hold <> 0 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = o.hold))
     OR o.state = 5 AND ($13::boolean OR o.reason NOT IN ('cancelled', 'replaced'))) AND 
-    (cardinality($4::text[]) = 0 OR o.id = ANY ($4)) AND (cardinality($5::text[]) = 0 OR o.route = ANY ($5))
-    AND (cardinality($6::smallint[]) = 0 OR CASE WHEN (o.hold <> 0 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = o.hold)) THEN 2 ELSE o.state END = ANY ($6))
-    AND (cardinality($7::text[]) = 0 OR o.reason = ANY ($7))
-    AND (cardinality($8::text[]) = 0 OR o.topic = ANY ($8))
-    AND (cardinality($9::text[]) = 0 OR coalesce(o.attrs ->> 'tenant', '') = ANY ($9))
-    AND (cardinality($10::text[]) = 0 OR o.key = ANY ($10))
+    (pg_catalog.cardinality($4::text[]) = 0 OR o.id = ANY ($4)) AND (pg_catalog.cardinality($5::text[]) = 0 OR o.route = ANY ($5))
+    AND (pg_catalog.cardinality($6::smallint[]) = 0 OR CASE WHEN (o.hold <> 0 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = o.hold)) THEN 2 ELSE o.state END = ANY ($6))
+    AND (pg_catalog.cardinality($7::text[]) = 0 OR o.reason = ANY ($7))
+    AND (pg_catalog.cardinality($8::text[]) = 0 OR o.topic = ANY ($8))
+    AND (pg_catalog.cardinality($9::text[]) = 0 OR coalesce(o.attrs ->> 'tenant', '') = ANY ($9))
+    AND (pg_catalog.cardinality($10::text[]) = 0 OR o.key = ANY ($10))
     AND ($11::timestamptz IS NULL OR o.occurred_at >= $11) AND ($12::timestamptz IS NULL OR o.occurred_at < $12) AS ok FROM "waybill"."waybill_outbox" o
         WHERE o.route = r.route AND o.seq > $1 AND o.reason <> ''
         ORDER BY o.seq LIMIT (SELECT n FROM share)
     ) o
 ), e AS MATERIALIZED (
-    SELECT min(x.seq) AS seq
-    FROM (SELECT max(a.seq) AS seq FROM a GROUP BY a.route HAVING count(*) >= (SELECT n FROM share)) x
+    SELECT pg_catalog.min(x.seq) AS seq
+    FROM (SELECT pg_catalog.max(a.seq) AS seq FROM a GROUP BY a.route HAVING pg_catalog.count(*) >= (SELECT n FROM share)) x
 ), w AS MATERIALIZED (
     SELECT a.* FROM a CROSS JOIN e WHERE e.seq IS NULL OR a.seq <= e.seq
 ), p AS MATERIALIZED (
@@ -1142,7 +1142,7 @@ WITH RECURSIVE known AS MATERIALIZED (
             ) THEN 'duplicate'
             WHEN $14::boolean THEN ''
             WHEN o.expires_at <= statement_timestamp() THEN 'expired'
-            WHEN $15::bigint > 0 AND o.ready_since < statement_timestamp() - $15::bigint * interval '1 microsecond'
+            WHEN $15::bigint > 0 AND o.ready_since < statement_timestamp() - $15::bigint::float8 * interval '1 microsecond'
             THEN 'inbox retention'
             WHEN o.state = 5 AND o.key <> '' AND NOT ($16::boolean AND o.reason NOT IN ('', 'cancelled', 'replaced', 'skipped', 'set_aside')) AND o.seq < (SELECT CASE WHEN se.is_called THEN se.last_value ELSE 0 END FROM "waybill"."waybill_outbox_seq" se)
             THEN 'out of order'
@@ -1160,31 +1160,31 @@ WITH RECURSIVE known AS MATERIALIZED (
     version = o.version + 1, maybe_sent = o.maybe_sent OR o.crashes > 0, attempts = 0, crashes = 0, deliveries = 0, reason = '',
     last_error = '', last_error_at = NULL,
     expires_at = CASE WHEN o.expires_at <= statement_timestamp() THEN NULL ELSE o.expires_at END, body = coalesce($18::bytea, o.body),
-        attrs = CASE WHEN $19::text = '' THEN o.attrs ELSE jsonb_set(coalesce(o.attrs::jsonb, '{}'), ARRAY['headers'],
-            coalesce(o.attrs::jsonb -> 'headers', '{}') || jsonb_build_object('repaired-from', $19::text))::json END
+        attrs = CASE WHEN $19::text = '' THEN o.attrs ELSE pg_catalog.jsonb_set(coalesce(o.attrs::jsonb, '{}'), ARRAY['headers'],
+            coalesce(o.attrs::jsonb -> 'headers', '{}') || pg_catalog.jsonb_build_object('repaired-from', $19::text))::json END
     FROM v WHERE o.route = v.route AND o.seq = v.seq AND v.cause = '' AND (o.state = 4 AND o.settled_at IS NULL AND NOT (o.hold <> 0 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = o.hold))
     OR o.state = 5 AND ($13::boolean OR o.reason NOT IN ('cancelled', 'replaced')))
     RETURNING o.route, o.seq, o.id, o.key, o.slot), d AS (
     DELETE FROM "waybill"."waybill_outbox_notices" c WHERE c.kind = 4 AND ((c.route, c.seq, c.id) IN (SELECT u.route, u.seq, u.id FROM u)) IS TRUE
 ), many AS MATERIALIZED (
-    SELECT u.route, min(u.seq) AS seq FROM u WHERE u.key = '' GROUP BY u.route HAVING count(*) > 100
+    SELECT u.route, pg_catalog.min(u.seq) AS seq FROM u WHERE u.key = '' GROUP BY u.route HAVING pg_catalog.count(*) > 100
 ), c AS (
     INSERT INTO "waybill"."waybill_outbox_notices" (kind, route, slot, slots, key, id, seq)
-    (SELECT DISTINCT ON (u.route, u.key) 1, u.route, u.slot, 1::bigint << u.slot, u.key, u.id, u.seq
+    (SELECT DISTINCT ON (u.route, u.key) 1, u.route, u.slot, 1::bigint << u.slot::int, u.key, u.id, u.seq
      FROM u WHERE u.key <> '' ORDER BY u.route, u.key, u.seq)
     UNION ALL
-    SELECT 2, u.route, u.slot, 1::bigint << u.slot, '', u.id, u.seq
+    SELECT 2, u.route, u.slot, 1::bigint << u.slot::int, '', u.id, u.seq
     FROM u WHERE u.key = '' AND u.route NOT IN (SELECT many.route FROM many)
     UNION ALL
     SELECT 3, many.route, 0, -1, '', '', many.seq FROM many
 )
-SELECT n.next, coalesce(v.cause, ''), count(v.seq), (SELECT count(pg_notify('waybill_25c50bbafea3b626', x.route)) FROM (SELECT DISTINCT u.route FROM u) x WHERE $17::boolean)
+SELECT n.next, coalesce(v.cause, ''), pg_catalog.count(v.seq), (SELECT pg_catalog.count(pg_catalog.pg_notify('waybill_25c50bbafea3b626', x.route)) FROM (SELECT DISTINCT u.route FROM u) x WHERE $17::boolean)
 FROM (SELECT coalesce(
-    CASE WHEN (SELECT count(*) FROM p) >= $3 THEN (SELECT max(p.seq) FROM p) ELSE (SELECT e.seq FROM e) END, 0) AS next) n LEFT JOIN v ON true GROUP BY 1, 2
+    CASE WHEN (SELECT pg_catalog.count(*) FROM p) >= $3 THEN (SELECT pg_catalog.max(p.seq) FROM p) ELSE (SELECT e.seq FROM e) END, 0) AS next) n LEFT JOIN v ON true GROUP BY 1, 2
 
 -- statement outbox.admin.redrive.2
 WITH RECURSIVE known AS MATERIALIZED (
-    SELECT k.route, coalesce(lead(k.route) OVER (ORDER BY k.route), E'\U0010FFFF') AS next
+    SELECT k.route, coalesce(pg_catalog.lead(k.route) OVER (ORDER BY k.route), E'\U0010FFFF') AS next
     FROM (SELECT '' COLLATE "C" AS route UNION SELECT ro.route FROM "waybill"."waybill_outbox_routes" ro) k
 ), others AS (
     SELECT (SELECT o.route FROM "waybill"."waybill_outbox" o WHERE o.route > k.route AND o.route < k.next ORDER BY o.route LIMIT 1) AS route, k.next
@@ -1195,9 +1195,9 @@ WITH RECURSIVE known AS MATERIALIZED (
 ), routes AS MATERIALIZED (
     SELECT k.route FROM known k WHERE k.route <> '' UNION ALL SELECT x.route FROM others x WHERE x.route IS NOT NULL
 ), asked AS MATERIALIZED (
-    SELECT r.route FROM routes r WHERE cardinality($5::text[]) = 0 UNION SELECT unnest($5::text[])
+    SELECT r.route FROM routes r WHERE pg_catalog.cardinality($5::text[]) = 0 UNION SELECT pg_catalog.unnest($5::text[])
 ), ids AS MATERIALIZED (
-    SELECT DISTINCT u.id, u.id ~ '^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$' AS made FROM unnest($4::text[]) u (id)
+    SELECT DISTINCT u.id, u.id ~ '^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$' AS made FROM pg_catalog.unnest($4::text[]) u (id)
 ), byid AS MATERIALIZED (
     SELECT r.route, i.id, i.made, o.seq FROM asked r CROSS JOIN ids i CROSS JOIN LATERAL (
         (SELECT o.seq FROM "waybill"."waybill_outbox" o WHERE o.route = r.route AND o.id = i.id AND o.own_id LIMIT 1)
@@ -1209,12 +1209,12 @@ WITH RECURSIVE known AS MATERIALIZED (
 ), w AS MATERIALIZED (
     SELECT o.route, o.seq, (o.state = 4 AND o.settled_at IS NULL AND NOT (o.hold <> 0 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = o.hold))
     OR o.state = 5 AND ($13::boolean OR o.reason NOT IN ('cancelled', 'replaced'))) AND 
-    (cardinality($4::text[]) = 0 OR o.id = ANY ($4)) AND (cardinality($5::text[]) = 0 OR o.route = ANY ($5))
-    AND (cardinality($6::smallint[]) = 0 OR CASE WHEN (o.hold <> 0 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = o.hold)) THEN 2 ELSE o.state END = ANY ($6))
-    AND (cardinality($7::text[]) = 0 OR o.reason = ANY ($7))
-    AND (cardinality($8::text[]) = 0 OR o.topic = ANY ($8))
-    AND (cardinality($9::text[]) = 0 OR coalesce(o.attrs ->> 'tenant', '') = ANY ($9))
-    AND (cardinality($10::text[]) = 0 OR o.key = ANY ($10))
+    (pg_catalog.cardinality($4::text[]) = 0 OR o.id = ANY ($4)) AND (pg_catalog.cardinality($5::text[]) = 0 OR o.route = ANY ($5))
+    AND (pg_catalog.cardinality($6::smallint[]) = 0 OR CASE WHEN (o.hold <> 0 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = o.hold)) THEN 2 ELSE o.state END = ANY ($6))
+    AND (pg_catalog.cardinality($7::text[]) = 0 OR o.reason = ANY ($7))
+    AND (pg_catalog.cardinality($8::text[]) = 0 OR o.topic = ANY ($8))
+    AND (pg_catalog.cardinality($9::text[]) = 0 OR coalesce(o.attrs ->> 'tenant', '') = ANY ($9))
+    AND (pg_catalog.cardinality($10::text[]) = 0 OR o.key = ANY ($10))
     AND ($11::timestamptz IS NULL OR o.occurred_at >= $11) AND ($12::timestamptz IS NULL OR o.occurred_at < $12) AS ok
     FROM (SELECT x.route, x.seq FROM byid x) y CROSS JOIN e CROSS JOIN LATERAL (
         SELECT o.* FROM "waybill"."waybill_outbox" o WHERE o.route = y.route AND o.seq = y.seq LIMIT 1
@@ -1231,7 +1231,7 @@ WITH RECURSIVE known AS MATERIALIZED (
             ) THEN 'duplicate'
             WHEN $14::boolean THEN ''
             WHEN o.expires_at <= statement_timestamp() THEN 'expired'
-            WHEN $15::bigint > 0 AND o.ready_since < statement_timestamp() - $15::bigint * interval '1 microsecond'
+            WHEN $15::bigint > 0 AND o.ready_since < statement_timestamp() - $15::bigint::float8 * interval '1 microsecond'
             THEN 'inbox retention'
             WHEN o.state = 5 AND o.key <> '' AND NOT ($16::boolean AND o.reason NOT IN ('', 'cancelled', 'replaced', 'skipped', 'set_aside')) AND o.seq < (SELECT CASE WHEN se.is_called THEN se.last_value ELSE 0 END FROM "waybill"."waybill_outbox_seq" se)
             THEN 'out of order'
@@ -1249,57 +1249,57 @@ WITH RECURSIVE known AS MATERIALIZED (
     version = o.version + 1, maybe_sent = o.maybe_sent OR o.crashes > 0, attempts = 0, crashes = 0, deliveries = 0, reason = '',
     last_error = '', last_error_at = NULL,
     expires_at = CASE WHEN o.expires_at <= statement_timestamp() THEN NULL ELSE o.expires_at END, body = coalesce($18::bytea, o.body),
-        attrs = CASE WHEN $19::text = '' THEN o.attrs ELSE jsonb_set(coalesce(o.attrs::jsonb, '{}'), ARRAY['headers'],
-            coalesce(o.attrs::jsonb -> 'headers', '{}') || jsonb_build_object('repaired-from', $19::text))::json END
+        attrs = CASE WHEN $19::text = '' THEN o.attrs ELSE pg_catalog.jsonb_set(coalesce(o.attrs::jsonb, '{}'), ARRAY['headers'],
+            coalesce(o.attrs::jsonb -> 'headers', '{}') || pg_catalog.jsonb_build_object('repaired-from', $19::text))::json END
     FROM v WHERE o.route = v.route AND o.seq = v.seq AND v.cause = '' AND (o.state = 4 AND o.settled_at IS NULL AND NOT (o.hold <> 0 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = o.hold))
     OR o.state = 5 AND ($13::boolean OR o.reason NOT IN ('cancelled', 'replaced')))
     RETURNING o.route, o.seq, o.id, o.key, o.slot), d AS (
     DELETE FROM "waybill"."waybill_outbox_notices" c WHERE c.kind = 4 AND ((c.route, c.seq, c.id) IN (SELECT u.route, u.seq, u.id FROM u)) IS TRUE
 ), many AS MATERIALIZED (
-    SELECT u.route, min(u.seq) AS seq FROM u WHERE u.key = '' GROUP BY u.route HAVING count(*) > 100
+    SELECT u.route, pg_catalog.min(u.seq) AS seq FROM u WHERE u.key = '' GROUP BY u.route HAVING pg_catalog.count(*) > 100
 ), c AS (
     INSERT INTO "waybill"."waybill_outbox_notices" (kind, route, slot, slots, key, id, seq)
-    (SELECT DISTINCT ON (u.route, u.key) 1, u.route, u.slot, 1::bigint << u.slot, u.key, u.id, u.seq
+    (SELECT DISTINCT ON (u.route, u.key) 1, u.route, u.slot, 1::bigint << u.slot::int, u.key, u.id, u.seq
      FROM u WHERE u.key <> '' ORDER BY u.route, u.key, u.seq)
     UNION ALL
-    SELECT 2, u.route, u.slot, 1::bigint << u.slot, '', u.id, u.seq
+    SELECT 2, u.route, u.slot, 1::bigint << u.slot::int, '', u.id, u.seq
     FROM u WHERE u.key = '' AND u.route NOT IN (SELECT many.route FROM many)
     UNION ALL
     SELECT 3, many.route, 0, -1, '', '', many.seq FROM many
 )
-SELECT n.next, coalesce(v.cause, ''), count(v.seq), (SELECT count(pg_notify('waybill_25c50bbafea3b626', x.route)) FROM (SELECT DISTINCT u.route FROM u) x WHERE $17::boolean)
+SELECT n.next, coalesce(v.cause, ''), pg_catalog.count(v.seq), (SELECT pg_catalog.count(pg_catalog.pg_notify('waybill_25c50bbafea3b626', x.route)) FROM (SELECT DISTINCT u.route FROM u) x WHERE $17::boolean)
 FROM (SELECT coalesce(
-    CASE WHEN (SELECT count(*) FROM p) >= $3 THEN (SELECT max(p.seq) FROM p) ELSE (SELECT e.seq FROM e) END, 0) AS next) n LEFT JOIN v ON true GROUP BY 1, 2
+    CASE WHEN (SELECT pg_catalog.count(*) FROM p) >= $3 THEN (SELECT pg_catalog.max(p.seq) FROM p) ELSE (SELECT e.seq FROM e) END, 0) AS next) n LEFT JOIN v ON true GROUP BY 1, 2
 
 -- statement outbox.admin.trial
 WITH unbound AS MATERIALIZED (
     SELECT DISTINCT ON (x.topic) x.topic, x.seq FROM (
         SELECT e.topic, e.seq, e.last_error FROM "waybill"."waybill_outbox" e WHERE e.route = $1 AND e.retry ORDER BY e.due_at LIMIT 1000
-    ) x WHERE strpos(x.last_error, $4) > 0 ORDER BY x.topic, x.seq
+    ) x WHERE pg_catalog.strpos(x.last_error, $4) > 0 ORDER BY x.topic, x.seq
 )
 SELECT
     o.seq, o.route, o.id, o.topic, o.key, o.type, o.source, o.content_type, o.correlation_id, o.trace_parent,
     o.occurred_at, o.hlc, o.expires_at, o.attrs,
     CASE WHEN (o.hold <> 0 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = o.hold)) THEN 2 ELSE o.state END, o.reason, o.attempts, o.crashes, o.dedupe_key, o.last_error, o.last_error_at, o.settled_at,
-    (extract(epoch FROM statement_timestamp() - o.ready_since) * 1000000)::bigint,
+    (extract(epoch FROM statement_timestamp() - o.ready_since) * '1000000')::bigint,
     CASE WHEN o.settled_at IS NULL AND o.due_at > statement_timestamp() AND NOT (o.hold <> 0 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = o.hold))
-         THEN (extract(epoch FROM o.due_at - statement_timestamp()) * 1000000)::bigint ELSE 0 END,
+         THEN (extract(epoch FROM o.due_at - statement_timestamp()) * '1000000')::bigint ELSE 0 END,
     coalesce((SELECT me.name FROM "waybill"."waybill_outbox_members" me WHERE me.session = o.hold AND o.hold <> 0), ''),
-    coalesce((SELECT greatest(me.lease - (extract(epoch FROM statement_timestamp() - me.renewed_at) * 1000000)::bigint, 0)
+    coalesce((SELECT greatest(me.lease - (extract(epoch FROM statement_timestamp() - me.renewed_at) * '1000000')::bigint, 0)
               FROM "waybill"."waybill_outbox_members" me WHERE me.session = o.hold AND o.hold <> 0), 0) FROM unbound u JOIN "waybill"."waybill_outbox" o ON o.route = $1 AND o.seq = u.seq
 WHERE u.topic = $3 AND u.seq <> $2 LIMIT 1
 
 -- statement outbox.clean.elect
-UPDATE "waybill"."waybill_meta" SET owner = $1, value = (extract(epoch FROM clock_timestamp()) * 1000000)::bigint + $2
-WHERE name = 'waybill_outbox.cleaner' AND (owner = $1 OR value NOT BETWEEN (extract(epoch FROM clock_timestamp()) * 1000000)::bigint
-                                                        AND (extract(epoch FROM clock_timestamp()) * 1000000)::bigint + $3)
+UPDATE "waybill"."waybill_meta" SET owner = $1, value = (extract(epoch FROM clock_timestamp()) * '1000000')::bigint + $2
+WHERE name = 'waybill_outbox.cleaner' AND (owner = $1 OR value NOT BETWEEN (extract(epoch FROM clock_timestamp()) * '1000000')::bigint
+                                                        AND (extract(epoch FROM clock_timestamp()) * '1000000')::bigint + $3)
 RETURNING true
 
 -- statement outbox.clean.purge.0
 WITH d AS MATERIALIZED (
     SELECT e.route, e.seq FROM "waybill"."waybill_outbox" e
     WHERE CASE WHEN e.reason = '' THEN 0 WHEN e.reason IN ('cancelled', 'replaced') THEN 2 ELSE 1 END = 0
-      AND e.settled_at IS NOT NULL AND e.settled_at <= statement_timestamp() - $1 * interval '1 microsecond' AND e.state = 3
+      AND e.settled_at IS NOT NULL AND e.settled_at <= statement_timestamp() - $1::bigint::float8 * interval '1 microsecond' AND e.state = 3
       AND e.settled_at >= coalesce($2::timestamptz, '-infinity')
     ORDER BY e.settled_at LIMIT 1000 FOR UPDATE SKIP LOCKED
 ), x AS (
@@ -1308,15 +1308,15 @@ WITH d AS MATERIALIZED (
     RETURNING o.*
 ), c AS (
     INSERT INTO "waybill"."waybill_outbox_notices" (kind, route, slot, slots, key, id, seq)
-    SELECT 1, x.route, x.slot, 1::bigint << x.slot, x.key, x.id, x.seq FROM x WHERE x.blocks
+    SELECT 1, x.route, x.slot, 1::bigint << x.slot::int, x.key, x.id, x.seq FROM x WHERE x.blocks
 )
-SELECT x.state, x.reason, count(*), max(x.settled_at) FROM x GROUP BY 1, 2
+SELECT x.state, x.reason, pg_catalog.count(*), pg_catalog.max(x.settled_at) FROM x GROUP BY 1, 2
 
 -- statement outbox.clean.purge.1
 WITH d AS MATERIALIZED (
     SELECT e.route, e.seq FROM "waybill"."waybill_outbox" e
     WHERE CASE WHEN e.reason = '' THEN 0 WHEN e.reason IN ('cancelled', 'replaced') THEN 2 ELSE 1 END = 1
-      AND e.settled_at IS NOT NULL AND e.settled_at <= statement_timestamp() - $1 * interval '1 microsecond' AND e.state = 5
+      AND e.settled_at IS NOT NULL AND e.settled_at <= statement_timestamp() - $1::bigint::float8 * interval '1 microsecond' AND e.state = 5
       AND e.settled_at >= coalesce($2::timestamptz, '-infinity')
     ORDER BY e.settled_at LIMIT 1000 FOR UPDATE SKIP LOCKED
 ), x AS (
@@ -1325,15 +1325,15 @@ WITH d AS MATERIALIZED (
     RETURNING o.*
 ), c AS (
     INSERT INTO "waybill"."waybill_outbox_notices" (kind, route, slot, slots, key, id, seq)
-    SELECT 1, x.route, x.slot, 1::bigint << x.slot, x.key, x.id, x.seq FROM x WHERE x.blocks
+    SELECT 1, x.route, x.slot, 1::bigint << x.slot::int, x.key, x.id, x.seq FROM x WHERE x.blocks
 )
-SELECT x.state, x.reason, count(*), max(x.settled_at) FROM x GROUP BY 1, 2
+SELECT x.state, x.reason, pg_catalog.count(*), pg_catalog.max(x.settled_at) FROM x GROUP BY 1, 2
 
 -- statement outbox.clean.purge.2
 WITH d AS MATERIALIZED (
     SELECT e.route, e.seq FROM "waybill"."waybill_outbox" e
     WHERE CASE WHEN e.reason = '' THEN 0 WHEN e.reason IN ('cancelled', 'replaced') THEN 2 ELSE 1 END = 2
-      AND e.settled_at IS NOT NULL AND e.settled_at <= statement_timestamp() - $1 * interval '1 microsecond' AND e.state = 5
+      AND e.settled_at IS NOT NULL AND e.settled_at <= statement_timestamp() - $1::bigint::float8 * interval '1 microsecond' AND e.state = 5
       AND e.settled_at >= coalesce($2::timestamptz, '-infinity')
     ORDER BY e.settled_at LIMIT 1000 FOR UPDATE SKIP LOCKED
 ), x AS (
@@ -1342,13 +1342,13 @@ WITH d AS MATERIALIZED (
     RETURNING o.*
 ), c AS (
     INSERT INTO "waybill"."waybill_outbox_notices" (kind, route, slot, slots, key, id, seq)
-    SELECT 1, x.route, x.slot, 1::bigint << x.slot, x.key, x.id, x.seq FROM x WHERE x.blocks
+    SELECT 1, x.route, x.slot, 1::bigint << x.slot::int, x.key, x.id, x.seq FROM x WHERE x.blocks
 )
-SELECT x.state, x.reason, count(*), max(x.settled_at) FROM x GROUP BY 1, 2
+SELECT x.state, x.reason, pg_catalog.count(*), pg_catalog.max(x.settled_at) FROM x GROUP BY 1, 2
 
 -- statement outbox.clean.sweep
 WITH RECURSIVE k AS (
-    SELECT k.route, coalesce(lead(k.route) OVER (ORDER BY k.route), E'\U0010FFFF') AS next
+    SELECT k.route, coalesce(pg_catalog.lead(k.route) OVER (ORDER BY k.route), E'\U0010FFFF') AS next
     FROM (SELECT '' COLLATE "C" AS route UNION SELECT ro.route FROM "waybill"."waybill_outbox_routes" ro) k
 ), f AS (
     SELECT k.route, k.next FROM k
@@ -1356,7 +1356,7 @@ WITH RECURSIVE k AS (
     SELECT (SELECT o.route FROM "waybill"."waybill_outbox" o WHERE o.expires_at IS NOT NULL AND o.settled_at IS NULL AND o.route > f.route AND o.route < f.next ORDER BY o.route LIMIT 1), f.next
     FROM f WHERE f.route IS NOT NULL
 ), n AS MATERIALIZED (
-    SELECT f.route, ~coalesce((SELECT bit_or(un.slots) FROM "waybill"."waybill_outbox_partitions" un WHERE un.route = f.route AND un.owner <> 0), 0) AS slots
+    SELECT f.route, ~coalesce((SELECT pg_catalog.bit_or(un.slots) FROM "waybill"."waybill_outbox_partitions" un WHERE un.route = f.route AND un.owner <> 0), 0) AS slots
     FROM f WHERE f.route IS NOT NULL
 ), w AS MATERIALIZED (
     SELECT x.at, x.retry FROM n CROSS JOIN LATERAL (
@@ -1372,10 +1372,10 @@ WITH RECURSIVE k AS (
         SELECT o.ctid AS at FROM "waybill"."waybill_outbox" o
         WHERE o.route = n.route AND o.expires_at IS NOT NULL AND o.settled_at IS NULL AND CASE WHEN o.due_at IS NULL THEN 1 ELSE 0 END = 1 AND o.expires_at <= statement_timestamp()
           AND o.expires_at >= coalesce($1::timestamptz, '-infinity')
-          AND (n.slots >> o.slot) & 1 = 1 AND NOT (o.hold <> 0 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = o.hold))
+          AND (n.slots >> o.slot::int) & '1' = 1 AND NOT (o.hold <> 0 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = o.hold))
         ORDER BY o.expires_at LIMIT 1000 FOR UPDATE SKIP LOCKED
     ) x
-    WHERE n.slots <> 0 LIMIT 1000 - (SELECT count(*) FROM w)
+    WHERE n.slots <> 0 LIMIT 1000 - (SELECT pg_catalog.count(*) FROM w)
 ), u AS (
     UPDATE "waybill"."waybill_outbox" o
     SET state = 5, reason = 'expired', blocks = o.key <> '', due_at = NULL, retry = false, hold = 0, held_since = NULL,
@@ -1387,13 +1387,13 @@ WITH RECURSIVE k AS (
     RETURNING o.route, o.seq, o.id, o.key, o.slot, d.tell
 ), c AS (
     INSERT INTO "waybill"."waybill_outbox_notices" (kind, route, slot, slots, key, id, seq)
-    SELECT 1, u.route, u.slot, 1::bigint << u.slot, u.key, u.id, u.seq FROM u WHERE u.key <> '' AND u.tell
+    SELECT 1, u.route, u.slot, 1::bigint << u.slot::int, u.key, u.id, u.seq FROM u WHERE u.key <> '' AND u.tell
 )
-SELECT count(*), statement_timestamp() FROM u
+SELECT pg_catalog.count(*), statement_timestamp() FROM u
 
 -- statement outbox.clock.mark
-WITH b AS MATERIALIZED (SELECT ((date_part('epoch', clock_timestamp() + interval '1 minute') * 1000)::bigint << 16 | 65535) AS at),
-x AS MATERIALIZED (SELECT max(u) AS stamp FROM unnest($1::bigint[]) u, b WHERE u BETWEEN 1 AND b.at),
+WITH b AS MATERIALIZED (SELECT ((pg_catalog.date_part('epoch', clock_timestamp() + interval '1 minute') * '1000')::bigint << 16 | '65535') AS at),
+x AS MATERIALIZED (SELECT pg_catalog.max(u) AS stamp FROM pg_catalog.unnest($1::bigint[]) u, b WHERE u BETWEEN 1 AND b.at),
 w AS (
     UPDATE "waybill"."waybill_meta" SET value = x.stamp FROM x
     WHERE name = (SELECT m.name FROM "waybill"."waybill_meta" m, x, b WHERE m.name = 'waybill_outbox.hlc' AND (m.value < x.stamp OR m.value > b.at AND x.stamp > 0)
@@ -1419,7 +1419,7 @@ WITH h AS MATERIALIZED (
             WHERE e.route = $1 AND e.key = $3 AND e.key <> '' AND e.due_at IS NULL AND e.settled_at IS NULL AND e.seq < h.seq)
         AND NOT EXISTS (SELECT FROM "waybill"."waybill_outbox" e
             WHERE e.route = $1 AND e.key = $3 AND e.key <> '' AND (e.retry OR e.hold <> 0) AND (e.retry OR CASE WHEN e.hold <> 0 THEN EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = e.hold) ELSE false END)) AS due,
-        EXISTS (SELECT FROM "waybill"."waybill_outbox_partitions" un WHERE un.route = $1 AND (un.slots >> e.slot) & 1 = 1 AND un.owner <> 0) AS owned
+        EXISTS (SELECT FROM "waybill"."waybill_outbox_partitions" un WHERE un.route = $1 AND (un.slots >> e.slot::int) & '1' = 1 AND un.owner <> 0) AS owned
     FROM (
         SELECT o.* FROM "waybill"."waybill_outbox" o WHERE o.route = $1 AND o.id = $2 AND o.key = $3 AND o.own_id
         UNION ALL
@@ -1441,14 +1441,14 @@ WITH h AS MATERIALIZED (
     DELETE FROM "waybill"."waybill_outbox_notices" c WHERE c.kind = 4 AND ((c.route, c.seq, c.id) IN (SELECT u.route, u.seq, u.id FROM u)) IS TRUE
 ), c AS (
     INSERT INTO "waybill"."waybill_outbox_notices" (kind, route, slot, slots, key, id, seq, reason)
-    SELECT CASE WHEN u.seq IS NULL THEN 4 ELSE 1 END, $1, h.slot, 1::bigint << h.slot, $3, $2, h.seq,
+    SELECT CASE WHEN u.seq IS NULL THEN 4 ELSE 1 END, $1, h.slot, 1::bigint << h.slot::int, $3, $2, h.seq,
         CASE WHEN u.seq IS NULL THEN $4::text ELSE '' END
     FROM h LEFT JOIN u ON true WHERE u.seq IS NOT NULL OR h.due AND h.owned AND NOT h.held AND $4::text <> ''
     RETURNING number, kind, route
 )
 SELECT h.held, h.head, h.expired, h.duplicate, EXISTS (SELECT FROM u),
     coalesce((SELECT c.number FROM c WHERE c.kind = 4), 0), h.seq,
-    (SELECT count(pg_notify('waybill_25c50bbafea3b626', c.route)) FROM c WHERE $5::boolean) FROM h
+    (SELECT pg_catalog.count(pg_catalog.pg_notify('waybill_25c50bbafea3b626', c.route)) FROM c WHERE $5::boolean) FROM h
 
 -- statement outbox.decide.keepPartition
 SELECT FROM "waybill"."waybill_outbox_partitions" un, (
@@ -1461,7 +1461,7 @@ SELECT FROM "waybill"."waybill_outbox_partitions" un, (
             WHERE o.route = $1 AND o.key = $3 AND o.key <> '' AND o.due_at IS NULL AND o.settled_at IS NULL
             ORDER BY o.seq LIMIT 1
         ) o WHERE o.id = $2 AND NOT o.own_id AND NOT (o.cancellable OR o.hold <> 0)
-    ) h WHERE un.route = $1 AND (un.slots >> h.slot) & 1 = 1 FOR SHARE OF un
+    ) h WHERE un.route = $1 AND (un.slots >> h.slot::int) & '1' = 1 FOR SHARE OF un
 
 -- statement outbox.decide.keepRoute
 SELECT FROM "waybill"."waybill_outbox_routes" ro WHERE ro.route = $1 FOR SHARE
@@ -1508,7 +1508,7 @@ WITH h AS MATERIALIZED (
             WHERE e.route = $1 AND e.key = $3 AND e.key <> '' AND e.due_at IS NULL AND e.settled_at IS NULL AND e.seq < h.seq)
         AND NOT EXISTS (SELECT FROM "waybill"."waybill_outbox" e
             WHERE e.route = $1 AND e.key = $3 AND e.key <> '' AND (e.retry OR e.hold <> 0) AND (e.retry OR CASE WHEN e.hold <> 0 THEN EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = e.hold) ELSE false END)) AS due,
-        EXISTS (SELECT FROM "waybill"."waybill_outbox_partitions" un WHERE un.route = $1 AND (un.slots >> e.slot) & 1 = 1 AND un.owner <> 0) AS owned
+        EXISTS (SELECT FROM "waybill"."waybill_outbox_partitions" un WHERE un.route = $1 AND (un.slots >> e.slot::int) & '1' = 1 AND un.owner <> 0) AS owned
     FROM (
         SELECT o.* FROM "waybill"."waybill_outbox" o WHERE o.route = $1 AND o.id = $2 AND o.key = $3 AND o.own_id
         UNION ALL
@@ -1530,14 +1530,14 @@ WITH h AS MATERIALIZED (
     DELETE FROM "waybill"."waybill_outbox_notices" c WHERE c.kind = 4 AND ((c.route, c.seq, c.id) IN (SELECT u.route, u.seq, u.id FROM u)) IS TRUE
 ), c AS (
     INSERT INTO "waybill"."waybill_outbox_notices" (kind, route, slot, slots, key, id, seq, reason)
-    SELECT CASE WHEN u.seq IS NULL THEN 4 ELSE 1 END, $1, h.slot, 1::bigint << h.slot, $3, $2, h.seq,
+    SELECT CASE WHEN u.seq IS NULL THEN 4 ELSE 1 END, $1, h.slot, 1::bigint << h.slot::int, $3, $2, h.seq,
         CASE WHEN u.seq IS NULL THEN $4::text ELSE '' END
     FROM h LEFT JOIN u ON true WHERE u.seq IS NOT NULL OR h.due AND h.owned AND NOT h.held AND $4::text <> ''
     RETURNING number, kind, route
 )
 SELECT h.held, h.head, h.expired, h.duplicate, EXISTS (SELECT FROM u),
     coalesce((SELECT c.number FROM c WHERE c.kind = 4), 0), h.seq,
-    (SELECT count(pg_notify('waybill_25c50bbafea3b626', c.route)) FROM c WHERE $5::boolean) FROM h
+    (SELECT pg_catalog.count(pg_catalog.pg_notify('waybill_25c50bbafea3b626', c.route)) FROM c WHERE $5::boolean) FROM h
 
 -- statement outbox.decideRecords.decide
 WITH t AS MATERIALIZED (
@@ -1548,7 +1548,7 @@ WITH t AS MATERIALIZED (
         SELECT o.route, o.seq, o.id, o.version, o.hold, o.slot, o.key, o.key <> '' AND (o.due_at IS NULL OR o.retry) AS tell, e.owned, o.reason, o.settled_at IS NULL AS live,
             NOT (o.hold <> 0 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = o.hold)) AND (o.due_at IS NOT NULL OR o.cancellable OR NOT e.owned) AS free
         FROM "waybill"."waybill_outbox" o CROSS JOIN LATERAL (
-            SELECT EXISTS (SELECT FROM "waybill"."waybill_outbox_partitions" un WHERE un.route = o.route AND (un.slots >> o.slot) & 1 = 1 AND un.owner <> 0) AS owned
+            SELECT EXISTS (SELECT FROM "waybill"."waybill_outbox_partitions" un WHERE un.route = o.route AND (un.slots >> o.slot::int) & '1' = 1 AND un.owner <> 0) AS owned
         ) e
         WHERE o.route = t.route AND o.seq = t.seq AND o.id = t.id LIMIT 1
     ) o WHERE t.number = 0 OR t.told OR NOT o.live
@@ -1569,16 +1569,16 @@ WITH t AS MATERIALIZED (
     DELETE FROM "waybill"."waybill_outbox_notices" c WHERE c.kind = 4 AND ((c.route, c.seq, c.id) IN (SELECT u.route, u.seq, u.id FROM u)) IS TRUE
 ), k AS (
     INSERT INTO "waybill"."waybill_outbox_notices" (kind, route, slot, slots, key, id, seq)
-    SELECT DISTINCT ON (l.route, l.key) 1, l.route, l.slot, 1::bigint << l.slot, l.key, l.id, l.seq
+    SELECT DISTINCT ON (l.route, l.key) 1, l.route, l.slot, 1::bigint << l.slot::int, l.key, l.id, l.seq
     FROM l WHERE l.tell AND l.owned ORDER BY l.route, l.key, l.seq
     RETURNING route
 ), c AS (
     INSERT INTO "waybill"."waybill_outbox_notices" (kind, route, slot, slots, key, id, seq, reason)
-    SELECT 4, f.route, f.slot, 1::bigint << f.slot, f.key, f.id, f.seq, $5
+    SELECT 4, f.route, f.slot, 1::bigint << f.slot::int, f.key, f.id, f.seq, $5
     FROM f WHERE f.live AND NOT f.free AND f.number = 0 ORDER BY f.seq
     RETURNING number, route, seq
 ), x AS (
-    SELECT count(pg_notify('waybill_25c50bbafea3b626', x.route)) FROM (SELECT k.route FROM k UNION SELECT c.route FROM c) x WHERE $6::boolean
+    SELECT pg_catalog.count(pg_catalog.pg_notify('waybill_25c50bbafea3b626', x.route)) FROM (SELECT k.route FROM k UNION SELECT c.route FROM c) x WHERE $6::boolean
 )
 SELECT coalesce(c.number, t.number), CASE
     WHEN l.n IS NOT NULL OR NOT f.live AND f.reason = $5 THEN $7::int
@@ -1595,40 +1595,40 @@ SELECT FROM "waybill"."waybill_outbox_partitions" un WHERE un.route = ANY ($1::t
 SELECT FROM "waybill"."waybill_outbox_routes" ro WHERE ro.route = ANY ($1::text[]) ORDER BY ro.route FOR SHARE
 
 -- statement outbox.decideRecords.keepUnserved
-INSERT INTO "waybill"."waybill_outbox_routes" (route) SELECT r FROM unnest($1::text[]) r
+INSERT INTO "waybill"."waybill_outbox_routes" (route) SELECT r FROM pg_catalog.unnest($1::text[]) r
 WHERE NOT EXISTS (SELECT FROM "waybill"."waybill_outbox_routes" ro WHERE ro.route = r) AND EXISTS (SELECT FROM "waybill"."waybill_outbox" o WHERE o.route = r)
 ORDER BY 1 ON CONFLICT DO NOTHING
 
 -- statement outbox.due.nextDue
 WITH p AS MATERIALIZED (
     SELECT p.n, p.route, p.slots & o.slots AS slots,
-        CASE WHEN p.ago = 0 THEN '-infinity' ELSE statement_timestamp() - p.ago * interval '1 microsecond' END AS since, p.repeats
+        CASE WHEN p.ago = 0 THEN '-infinity' ELSE statement_timestamp() - p.ago::float8 * interval '1 microsecond' END AS since, p.repeats
     FROM unnest($2::text[], $3::bigint[], $4::bigint[], $5::boolean[]) WITH ORDINALITY AS p(route, slots, ago, repeats, n)
-    CROSS JOIN LATERAL (SELECT bit_or(un.slots) AS slots FROM "waybill"."waybill_outbox_partitions" un WHERE un.route = p.route AND un.owner = $1) o
+    CROSS JOIN LATERAL (SELECT pg_catalog.bit_or(un.slots) AS slots FROM "waybill"."waybill_outbox_partitions" un WHERE un.route = p.route AND un.owner = $1) o
     WHERE EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = $1) AND p.slots & o.slots <> 0
 )
-SELECT CASE WHEN min(d.due_at) IS NULL THEN -1
-            ELSE greatest(ceil(extract(epoch FROM min(d.due_at) - clock_timestamp()) * 1000000)::bigint, 0) END,
-    (SELECT count(*) FROM p CROSS JOIN LATERAL (SELECT r.seq
+SELECT CASE WHEN pg_catalog.min(d.due_at) IS NULL THEN -1
+            ELSE greatest(pg_catalog.ceil(extract(epoch FROM pg_catalog.min(d.due_at) - clock_timestamp()) * '1000000')::bigint, 0) END,
+    (SELECT pg_catalog.count(*) FROM p CROSS JOIN LATERAL (SELECT r.seq
         FROM "waybill"."waybill_outbox" r
-        WHERE r.route = p.route AND r.retry AND r.due_at > p.since AND r.due_at <= statement_timestamp() AND (p.slots >> r.slot) & 1 = 1 AND p.repeats AND r.hold + 0 = $1 AND r.hold <> 0 ORDER BY r.due_at) x)
+        WHERE r.route = p.route AND r.retry AND r.due_at > p.since AND r.due_at <= statement_timestamp() AND (p.slots >> r.slot::int) & '1' = 1 AND p.repeats AND r.hold + 0 = $1 AND r.hold <> 0 ORDER BY r.due_at) x)
 FROM p CROSS JOIN LATERAL (
     (SELECT r.due_at FROM "waybill"."waybill_outbox" r
      WHERE r.route = p.route AND r.due_at > p.since AND r.due_at IS NOT NULL AND NOT r.retry AND r.settled_at IS NULL
-       AND (p.slots >> r.slot) & 1 = 1
+       AND (p.slots >> r.slot::int) & '1' = 1
      ORDER BY r.due_at LIMIT 1)
     UNION ALL
     (SELECT r.due_at FROM "waybill"."waybill_outbox" r
-     WHERE r.route = p.route AND r.due_at > p.since AND r.retry AND (p.slots >> r.slot) & 1 = 1 AND r.hold <> $1 AND CASE WHEN r.hold = 0 THEN 0 ELSE coalesce((SELECT ho.session FROM "waybill"."waybill_outbox_members" ho WHERE ho.session = r.hold), 0) END = 0
+     WHERE r.route = p.route AND r.due_at > p.since AND r.retry AND (p.slots >> r.slot::int) & '1' = 1 AND r.hold <> $1 AND CASE WHEN r.hold = 0 THEN 0 ELSE coalesce((SELECT ho.session FROM "waybill"."waybill_outbox_members" ho WHERE ho.session = r.hold), 0) END = 0
      ORDER BY r.due_at LIMIT 1)
 ) d
 
 -- statement outbox.due.ownRetries
 WITH p AS MATERIALIZED (
     SELECT p.n, p.route, p.slots & o.slots AS slots,
-        CASE WHEN p.ago = 0 THEN '-infinity' ELSE statement_timestamp() - p.ago * interval '1 microsecond' END AS since, p.repeats
+        CASE WHEN p.ago = 0 THEN '-infinity' ELSE statement_timestamp() - p.ago::float8 * interval '1 microsecond' END AS since, p.repeats
     FROM unnest($2::text[], $3::bigint[], $4::bigint[], $5::boolean[]) WITH ORDINALITY AS p(route, slots, ago, repeats, n)
-    CROSS JOIN LATERAL (SELECT bit_or(un.slots) AS slots FROM "waybill"."waybill_outbox_partitions" un WHERE un.route = p.route AND un.owner = $1) o
+    CROSS JOIN LATERAL (SELECT pg_catalog.bit_or(un.slots) AS slots FROM "waybill"."waybill_outbox_partitions" un WHERE un.route = p.route AND un.owner = $1) o
     WHERE EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = $1) AND p.slots & o.slots <> 0
 )
 SELECT p.n, r.seq, r.id, r.version, r.slot, r.attempts, r.deliveries, r.crashes, r.cancellable, CASE WHEN r.hold = 0 THEN 0 ELSE coalesce((SELECT ho.session FROM "waybill"."waybill_outbox_members" ho WHERE ho.session = r.hold), 0) END AS holder,
@@ -1636,7 +1636,7 @@ SELECT p.n, r.seq, r.id, r.version, r.slot, r.attempts, r.deliveries, r.crashes,
     r.ready_since, r.attrs, r.body, r.due_at FROM p CROSS JOIN LATERAL (
         SELECT r.*
         FROM "waybill"."waybill_outbox" r
-        WHERE r.route = p.route AND r.retry AND r.due_at > p.since AND r.due_at <= statement_timestamp() AND (p.slots >> r.slot) & 1 = 1 AND p.repeats AND r.hold + 0 = $1 AND r.hold <> 0
+        WHERE r.route = p.route AND r.retry AND r.due_at > p.since AND r.due_at <= statement_timestamp() AND (p.slots >> r.slot::int) & '1' = 1 AND p.repeats AND r.hold + 0 = $1 AND r.hold <> 0
         ORDER BY r.due_at, r.seq LIMIT $6 FOR NO KEY UPDATE SKIP LOCKED
     ) r
 ORDER BY r.due_at, r.seq LIMIT $6
@@ -1644,21 +1644,21 @@ ORDER BY r.due_at, r.seq LIMIT $6
 -- statement outbox.due.retries
 WITH p AS MATERIALIZED (
     SELECT p.n, p.route, p.slots & o.slots AS slots,
-        CASE WHEN p.ago = 0 THEN '-infinity' ELSE statement_timestamp() - p.ago * interval '1 microsecond' END AS since, p.repeats
+        CASE WHEN p.ago = 0 THEN '-infinity' ELSE statement_timestamp() - p.ago::float8 * interval '1 microsecond' END AS since, p.repeats
     FROM unnest($2::text[], $3::bigint[], $4::bigint[], $5::boolean[]) WITH ORDINALITY AS p(route, slots, ago, repeats, n)
-    CROSS JOIN LATERAL (SELECT bit_or(un.slots) AS slots FROM "waybill"."waybill_outbox_partitions" un WHERE un.route = p.route AND un.owner = $1) o
+    CROSS JOIN LATERAL (SELECT pg_catalog.bit_or(un.slots) AS slots FROM "waybill"."waybill_outbox_partitions" un WHERE un.route = p.route AND un.owner = $1) o
     WHERE EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = $1) AND p.slots & o.slots <> 0
 ), l AS MATERIALIZED (
     SELECT p.n, x.at FROM p CROSS JOIN LATERAL (
         SELECT r.ctid AS at, r.due_at, r.seq
         FROM "waybill"."waybill_outbox" r
-        WHERE r.route = p.route AND r.retry AND r.due_at > p.since AND r.due_at <= statement_timestamp() AND (p.slots >> r.slot) & 1 = 1 AND r.hold <> $1 AND CASE WHEN r.hold = 0 THEN 0 ELSE coalesce((SELECT ho.session FROM "waybill"."waybill_outbox_members" ho WHERE ho.session = r.hold), 0) END = 0
+        WHERE r.route = p.route AND r.retry AND r.due_at > p.since AND r.due_at <= statement_timestamp() AND (p.slots >> r.slot::int) & '1' = 1 AND r.hold <> $1 AND CASE WHEN r.hold = 0 THEN 0 ELSE coalesce((SELECT ho.session FROM "waybill"."waybill_outbox_members" ho WHERE ho.session = r.hold), 0) END = 0
         ORDER BY r.due_at, r.seq LIMIT $6 FOR NO KEY UPDATE SKIP LOCKED
     ) x
     ORDER BY x.due_at, x.seq LIMIT greatest($6 - (
-        SELECT count(*) FROM p CROSS JOIN LATERAL (SELECT r.seq
+        SELECT pg_catalog.count(*) FROM p CROSS JOIN LATERAL (SELECT r.seq
         FROM "waybill"."waybill_outbox" r
-        WHERE r.route = p.route AND r.retry AND r.due_at > p.since AND r.due_at <= statement_timestamp() AND (p.slots >> r.slot) & 1 = 1 AND p.repeats AND r.hold + 0 = $1 AND r.hold <> 0
+        WHERE r.route = p.route AND r.retry AND r.due_at > p.since AND r.due_at <= statement_timestamp() AND (p.slots >> r.slot::int) & '1' = 1 AND p.repeats AND r.hold + 0 = $1 AND r.hold <> 0
         ORDER BY r.due_at, r.seq LIMIT $6) x), 0)
 )
 UPDATE "waybill"."waybill_outbox" r SET hold = $1, held_since = CASE WHEN r.hold = $1 THEN r.held_since ELSE clock_timestamp() END FROM l WHERE r.ctid = l.at
@@ -1669,20 +1669,20 @@ RETURNING l.n, r.seq, r.id, r.version, r.slot, r.attempts, r.deliveries, r.crash
 -- statement outbox.due.timers
 WITH p AS MATERIALIZED (
     SELECT p.n, p.route, p.slots & o.slots AS slots,
-        CASE WHEN p.ago = 0 THEN '-infinity' ELSE statement_timestamp() - p.ago * interval '1 microsecond' END AS since, p.repeats
+        CASE WHEN p.ago = 0 THEN '-infinity' ELSE statement_timestamp() - p.ago::float8 * interval '1 microsecond' END AS since, p.repeats
     FROM unnest($2::text[], $3::bigint[], $4::bigint[], $5::boolean[]) WITH ORDINALITY AS p(route, slots, ago, repeats, n)
-    CROSS JOIN LATERAL (SELECT bit_or(un.slots) AS slots FROM "waybill"."waybill_outbox_partitions" un WHERE un.route = p.route AND un.owner = $1) o
+    CROSS JOIN LATERAL (SELECT pg_catalog.bit_or(un.slots) AS slots FROM "waybill"."waybill_outbox_partitions" un WHERE un.route = p.route AND un.owner = $1) o
     WHERE EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = $1) AND p.slots & o.slots <> 0
 ), l AS MATERIALIZED (
     SELECT x.* FROM p CROSS JOIN LATERAL (
         SELECT r.ctid AS at, r.due_at, r.seq FROM "waybill"."waybill_outbox" r
         WHERE r.route = p.route AND r.due_at > p.since AND r.due_at <= statement_timestamp() AND r.due_at IS NOT NULL AND NOT r.retry
-          AND r.settled_at IS NULL AND (p.slots >> r.slot) & 1 = 1
+          AND r.settled_at IS NULL AND (p.slots >> r.slot::int) & '1' = 1
         ORDER BY r.due_at, r.seq LIMIT $6 FOR UPDATE SKIP LOCKED
     ) x
     ORDER BY x.due_at, x.seq LIMIT $6
 ), n AS MATERIALIZED (
-    SELECT l.at, (pg_current_xact_id() IS NULL)::int + nextval('"waybill"."waybill_outbox_seq"') AS seq
+    SELECT l.at, (pg_current_xact_id() IS NULL)::int + pg_catalog.nextval('"waybill"."waybill_outbox_seq"') AS seq
     FROM (SELECT l.at FROM l ORDER BY l.due_at, l.seq) l
 )
 UPDATE "waybill"."waybill_outbox" r SET seq = n.seq, due_at = NULL, version = r.version + 1 FROM n WHERE r.ctid = n.at
@@ -1729,14 +1729,14 @@ SELECT 1 FROM "waybill"."waybill_outbox_members" WHERE session = $1 FOR UPDATE
 SELECT 1 FROM "waybill"."waybill_outbox_members" WHERE session = $1 FOR UPDATE NOWAIT
 
 -- statement outbox.heartbeat.membership
-SELECT (SELECT left(pg_walfile_name(pg_current_wal_insert_lsn()), 8) || '/' || value FROM "waybill"."waybill_meta" WHERE name = 'waybill_outbox.epoch'), coalesce((SELECT true FROM "waybill"."waybill_outbox_notices" c WHERE c.route = ANY ($1::text[]) AND c.number > $2 ORDER BY c.number LIMIT 1), false),
+SELECT (SELECT pg_catalog.left(pg_catalog.pg_walfile_name(pg_current_wal_insert_lsn()), 8) || '/' || value::text FROM "waybill"."waybill_meta" WHERE name = 'waybill_outbox.epoch'), coalesce((SELECT true FROM "waybill"."waybill_outbox_notices" c WHERE c.route = ANY ($1::text[]) AND c.number > $2 ORDER BY c.number LIMIT 1), false),
     coalesce((SELECT c.number FROM "waybill"."waybill_outbox_notices" c WHERE c.number > $3 ORDER BY c.number LIMIT 1), 0),
-    coalesce(pg_current_xact_id_if_assigned()::text::bigint, 0), (SELECT CASE WHEN se.is_called THEN se.last_value ELSE 0 END FROM "waybill"."waybill_outbox_seq" se), (SELECT CASE WHEN se.is_called THEN se.last_value ELSE 0 END FROM "waybill"."waybill_outbox_notices_seq" se), pg_snapshot_xmin(pg_current_snapshot())::text::bigint
+    coalesce(pg_current_xact_id_if_assigned()::text::bigint, 0), (SELECT CASE WHEN se.is_called THEN se.last_value ELSE 0 END FROM "waybill"."waybill_outbox_seq" se), (SELECT CASE WHEN se.is_called THEN se.last_value ELSE 0 END FROM "waybill"."waybill_outbox_notices_seq" se), pg_catalog.pg_snapshot_xmin(pg_current_snapshot())::text::bigint
 
 -- statement outbox.heartbeat.membershipMembers
 SELECT session, name, heartbeats, lease, capacity, free_capacity, presence,
     CASE WHEN presence <> 0 AND renewed_at >= pg_postmaster_start_time()
-        THEN pg_try_advisory_xact_lock_shared(presence) ELSE false END, suspected, routes, partitions, handed_out, oldest_handed_out, unavailable FROM "waybill"."waybill_outbox_members" ORDER BY session
+        THEN pg_catalog.pg_try_advisory_xact_lock_shared(presence) ELSE false END, suspected, routes, partitions, handed_out, oldest_handed_out, unavailable FROM "waybill"."waybill_outbox_members" ORDER BY session
 
 -- statement outbox.heartbeat.membershipPartitions
 SELECT route, from_slot, to_slot, owner, term, read_after, uncertain_up_to FROM "waybill"."waybill_outbox_partitions" ORDER BY route, from_slot
@@ -1747,19 +1747,19 @@ WITH n AS MATERIALIZED (
 ), x AS MATERIALIZED (
     SELECT n.route, n.read_after, n.uncertain_up_to, n.term + 1 AS term, s.partitions, i * 64 / s.partitions AS from_slot, (i + 1) * 64 / s.partitions AS to_slot
     FROM n CROSS JOIN LATERAL (
-        SELECT max(s.partitions) AS partitions FROM unnest($2::text[], $3::smallint[]) AS s(route, partitions) WHERE s.route = n.route
-    ) s, generate_series(0, s.partitions - 1) i
+        SELECT pg_catalog.max(s.partitions) AS partitions FROM unnest($2::text[], $3::smallint[]) AS s(route, partitions) WHERE s.route = n.route
+    ) s, pg_catalog.generate_series(0, s.partitions - 1) i
 ), i AS (
     INSERT INTO "waybill"."waybill_outbox_partitions" (route, from_slot, to_slot, slots, read_after, uncertain_up_to, term)
     SELECT x.route, x.from_slot, x.to_slot,
-        (-1::bigint << x.from_slot) & ~CASE x.to_slot WHEN 64 THEN 0 ELSE -1::bigint << x.to_slot END,
+        (-1::bigint << x.from_slot::int) & ~CASE x.to_slot WHEN 64 THEN 0 ELSE -1::bigint << x.to_slot::int END,
         x.read_after, x.uncertain_up_to, x.term
     FROM x
 )
 UPDATE "waybill"."waybill_outbox_routes" r SET partitions = x.partitions, read_after = 0 FROM x WHERE r.route = x.route
 
 -- statement outbox.heartbeat.reap
-SELECT pg_terminate_backend(a.pid)
+SELECT pg_catalog.pg_terminate_backend(a.pid)
 FROM (
     SELECT DISTINCT l.pid FROM pg_locks l
     WHERE l.relation = '"waybill"."waybill_outbox_members"'::regclass AND l.mode = 'RowShareLock' AND l.granted
@@ -1774,7 +1774,7 @@ UPDATE "waybill"."waybill_outbox_members" m SET heartbeats = $2, lease = $3, pre
 WHERE m.session = $1 AND m.heartbeats < $2
 
 -- statement outbox.heartbeat.routes
-INSERT INTO "waybill"."waybill_outbox_routes" (route) SELECT DISTINCT x.route FROM unnest($2::text[]) AS x(route)
+INSERT INTO "waybill"."waybill_outbox_routes" (route) SELECT DISTINCT x.route FROM pg_catalog.unnest($2::text[]) AS x(route)
 WHERE EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = $1) AND NOT EXISTS (SELECT FROM "waybill"."waybill_outbox_routes" r WHERE r.route = x.route) ORDER BY x.route
 ON CONFLICT DO NOTHING
 
@@ -1796,7 +1796,7 @@ WITH n AS MATERIALIZED (
     DELETE FROM "waybill"."waybill_outbox_partitions" u USING n WHERE u.route = n.route RETURNING u.route, u.read_after, u.uncertain_up_to, u.term
 )
 UPDATE "waybill"."waybill_outbox_routes" r SET partitions = 0, read_after = d.read_after, uncertain_up_to = d.uncertain_up_to, term = d.term
-FROM (SELECT d.route, min(d.read_after) AS read_after, max(d.uncertain_up_to) AS uncertain_up_to, max(d.term) AS term FROM d GROUP BY d.route) d
+FROM (SELECT d.route, pg_catalog.min(d.read_after) AS read_after, pg_catalog.max(d.uncertain_up_to) AS uncertain_up_to, pg_catalog.max(d.term) AS term FROM d GROUP BY d.route) d
 WHERE r.route = d.route
 
 -- statement outbox.heartbeat.transfer
@@ -1821,7 +1821,7 @@ WITH u AS MATERIALIZED (
 ), l AS MATERIALIZED (
     SELECT r.ctid AS at FROM u JOIN "waybill"."waybill_outbox" r ON r.route = u.route AND r.seq = u.seq
     WHERE r.id = u.id AND r.version = u.version AND r.settled_at IS NULL AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = $1)
-      AND (r.hold = $1 OR CASE WHEN r.hold = 0 THEN 0 ELSE coalesce((SELECT ho.session FROM "waybill"."waybill_outbox_members" ho WHERE ho.session = r.hold), 0) END = 0 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_partitions" un WHERE un.route = r.route AND un.owner = $1 AND (un.slots >> r.slot) & 1 = 1))
+      AND (r.hold = $1 OR CASE WHEN r.hold = 0 THEN 0 ELSE coalesce((SELECT ho.session FROM "waybill"."waybill_outbox_members" ho WHERE ho.session = r.hold), 0) END = 0 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_partitions" un WHERE un.route = r.route AND un.owner = $1 AND (un.slots >> r.slot::int) & '1' = 1))
     FOR NO KEY UPDATE OF r SKIP LOCKED
 ), w AS (
     UPDATE "waybill"."waybill_outbox" r SET hold = $1, held_since = CASE WHEN r.hold = $1 THEN r.held_since ELSE clock_timestamp() END, deliveries = r.deliveries + ($7::boolean AND r.hold <> $1)::int
@@ -1831,36 +1831,36 @@ WITH u AS MATERIALIZED (
 SELECT u.n, CASE WHEN w.seq IS NOT NULL THEN 1 WHEN EXISTS (
         SELECT FROM "waybill"."waybill_outbox" r
         WHERE r.route = u.route AND r.seq = u.seq AND r.id = u.id AND r.version = u.version AND r.settled_at IS NULL
-          AND (r.hold = $1 OR EXISTS (SELECT FROM "waybill"."waybill_outbox_partitions" un WHERE un.route = r.route AND un.owner = $1 AND (un.slots >> r.slot) & 1 = 1))
+          AND (r.hold = $1 OR EXISTS (SELECT FROM "waybill"."waybill_outbox_partitions" un WHERE un.route = r.route AND un.owner = $1 AND (un.slots >> r.slot::int) & '1' = 1))
     ) THEN 2 ELSE 3 END,
     coalesce(w.deliveries, 0)
 FROM u LEFT JOIN w ON w.route = u.route AND w.seq = u.seq
 
 -- statement outbox.hold.next
 WITH own AS MATERIALIZED (
-    SELECT r.ctid AS at, r.seq, octet_length(r.body) AS size FROM "waybill"."waybill_outbox" r
+    SELECT r.ctid AS at, r.seq, pg_catalog.octet_length(r.body) AS size FROM "waybill"."waybill_outbox" r
     WHERE r.route = $2 AND r.seq > $8 AND r.seq <= $9 AND (r.retry OR r.hold <> 0) AND r.seq > 0
-      AND r.hold + 0 = $1 AND r.key = '' AND r.due_at IS NULL AND r.settled_at IS NULL AND ($3::bigint >> r.slot) & 1 = 1 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = $1)
+      AND r.hold + 0 = $1 AND r.key = '' AND r.due_at IS NULL AND r.settled_at IS NULL AND ($3::bigint >> r.slot::int) & '1' = 1 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = $1)
       AND r.seq <> ALL ($5::bigint[]) AND r.seq <> ALL ($10::bigint[])
     ORDER BY r.seq LIMIT $4 FOR NO KEY UPDATE SKIP LOCKED
 ), p AS MATERIALIZED (
-    SELECT x.* FROM unnest($10::bigint[]) AS p(seq) CROSS JOIN LATERAL (
-        SELECT r.ctid AS at, r.seq FROM "waybill"."waybill_outbox" r WHERE r.route = $2 AND r.seq = p.seq AND r.key = '' AND r.due_at IS NULL AND r.settled_at IS NULL AND ($3::bigint >> r.slot) & 1 = 1 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = $1)
+    SELECT x.* FROM pg_catalog.unnest($10::bigint[]) AS p(seq) CROSS JOIN LATERAL (
+        SELECT r.ctid AS at, r.seq FROM "waybill"."waybill_outbox" r WHERE r.route = $2 AND r.seq = p.seq AND r.key = '' AND r.due_at IS NULL AND r.settled_at IS NULL AND ($3::bigint >> r.slot::int) & '1' = 1 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = $1)
       AND r.seq <> ALL ($5::bigint[]) LIMIT 1
     ) x
 ), asked AS MATERIALIZED (
-    SELECT r.ctid AS at, r.seq, octet_length(r.body) AS size FROM p JOIN "waybill"."waybill_outbox" r ON r.ctid = p.at
-    WHERE r.key = '' AND r.due_at IS NULL AND r.settled_at IS NULL AND ($3::bigint >> r.slot) & 1 = 1 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = $1)
+    SELECT r.ctid AS at, r.seq, pg_catalog.octet_length(r.body) AS size FROM p JOIN "waybill"."waybill_outbox" r ON r.ctid = p.at
+    WHERE r.key = '' AND r.due_at IS NULL AND r.settled_at IS NULL AND ($3::bigint >> r.slot::int) & '1' = 1 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = $1)
       AND r.seq <> ALL ($5::bigint[]) AND (r.hold = $1 OR CASE WHEN r.hold = 0 THEN 0 ELSE coalesce((SELECT ho.session FROM "waybill"."waybill_outbox_members" ho WHERE ho.session = r.hold), 0) END = 0)
-    ORDER BY r.seq LIMIT greatest($4 - (SELECT count(*) FROM own), 0) FOR NO KEY UPDATE OF r SKIP LOCKED
+    ORDER BY r.seq LIMIT greatest($4 - (SELECT pg_catalog.count(*) FROM own), 0) FOR NO KEY UPDATE OF r SKIP LOCKED
 ), next AS MATERIALIZED (
-    SELECT r.ctid AS at, r.seq, octet_length(r.body) AS size FROM "waybill"."waybill_outbox" r
-    WHERE r.route = $2 AND r.seq > $8 AND r.seq <= $9 AND r.key = '' AND r.due_at IS NULL AND r.settled_at IS NULL AND ($3::bigint >> r.slot) & 1 = 1 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = $1)
+    SELECT r.ctid AS at, r.seq, pg_catalog.octet_length(r.body) AS size FROM "waybill"."waybill_outbox" r
+    WHERE r.route = $2 AND r.seq > $8 AND r.seq <= $9 AND r.key = '' AND r.due_at IS NULL AND r.settled_at IS NULL AND ($3::bigint >> r.slot::int) & '1' = 1 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = $1)
       AND r.seq <> ALL ($5::bigint[]) AND r.hold <> $1 AND r.seq <> ALL ($10::bigint[])
       AND CASE WHEN r.hold = 0 THEN 0 ELSE coalesce((SELECT ho.session FROM "waybill"."waybill_outbox_members" ho WHERE ho.session = r.hold), 0) END = 0
-    ORDER BY r.seq LIMIT greatest($4 - (SELECT count(*) FROM own) - (SELECT count(*) FROM asked), 0) FOR NO KEY UPDATE SKIP LOCKED
+    ORDER BY r.seq LIMIT greatest($4 - (SELECT pg_catalog.count(*) FROM own) - (SELECT pg_catalog.count(*) FROM asked), 0) FOR NO KEY UPDATE SKIP LOCKED
 ), c AS MATERIALIZED (
-    SELECT a.at, row_number() OVER w AS nr, sum(a.size) OVER w AS sum
+    SELECT a.at, row_number() OVER w AS nr, pg_catalog.sum(a.size) OVER w AS sum
     FROM (SELECT own.*, 0 AS turn FROM own UNION ALL SELECT asked.*, 1 FROM asked UNION ALL SELECT next.*, 2 FROM next) a
     WINDOW w AS (ORDER BY a.turn, a.seq ROWS UNBOUNDED PRECEDING)
 ), w AS (
@@ -1876,8 +1876,8 @@ SELECT NULL, m.seq, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, 
     SELECT p.seq FROM p WHERE p.seq NOT IN (SELECT w.seq FROM w)
     UNION ALL
     (SELECT r.seq FROM "waybill"."waybill_outbox" r
-     WHERE r.route = $2 AND r.seq > $8 AND r.seq <= (SELECT CASE WHEN count(*) = $4 THEN least($9, max(w.seq)) ELSE $9 END FROM w)
-       AND r.key = '' AND r.due_at IS NULL AND r.settled_at IS NULL AND ($3::bigint >> r.slot) & 1 = 1 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = $1)
+     WHERE r.route = $2 AND r.seq > $8 AND r.seq <= (SELECT CASE WHEN pg_catalog.count(*) = $4 THEN least($9, pg_catalog.max(w.seq)) ELSE $9 END FROM w)
+       AND r.key = '' AND r.due_at IS NULL AND r.settled_at IS NULL AND ($3::bigint >> r.slot::int) & '1' = 1 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = $1)
       AND r.seq <> ALL ($5::bigint[]) AND r.seq <> ALL ($10::bigint[]) AND r.seq NOT IN (SELECT w.seq FROM w)
      ORDER BY r.seq LIMIT $11)
 ) m
@@ -1900,13 +1900,13 @@ SELECT 0, r.route, r.seq, r.id, r.version, r.slot, r.key, r.why, r.holder FROM u
 CROSS JOIN LATERAL (
     (SELECT r.route, r.seq, r.id, r.version, r.slot, r.key, CASE WHEN CASE WHEN r.hold = 0 THEN 0 ELSE coalesce((SELECT ho.session FROM "waybill"."waybill_outbox_members" ho WHERE ho.session = r.hold), 0) END NOT IN (0, $1::bigint) THEN 3 WHEN r.retry AND r.key <> '' THEN 1 END AS why, CASE WHEN r.hold = 0 THEN 0 ELSE coalesce((SELECT ho.session FROM "waybill"."waybill_outbox_members" ho WHERE ho.session = r.hold), 0) END AS holder
      FROM "waybill"."waybill_outbox" r
-     WHERE r.route = p.route AND r.seq > $4 AND (p.slots >> r.slot) & 1 = 1 AND (r.retry OR r.hold <> 0) AND r.seq > 0
+     WHERE r.route = p.route AND r.seq > $4 AND (p.slots >> r.slot::int) & '1' = 1 AND (r.retry OR r.hold <> 0) AND r.seq > 0
        AND CASE WHEN CASE WHEN r.hold = 0 THEN 0 ELSE coalesce((SELECT ho.session FROM "waybill"."waybill_outbox_members" ho WHERE ho.session = r.hold), 0) END NOT IN (0, $1::bigint) THEN 3 WHEN r.retry AND r.key <> '' THEN 1 END IS NOT NULL
      ORDER BY r.seq LIMIT $5)
     UNION ALL
     (SELECT r.route, r.seq, r.id, r.version, r.slot, r.key, 2, 0
      FROM "waybill"."waybill_outbox" r
-     WHERE r.route = p.route AND r.seq > $4 AND (p.slots >> r.slot) & 1 = 1 AND r.blocks AND r.key <> ''
+     WHERE r.route = p.route AND r.seq > $4 AND (p.slots >> r.slot::int) & '1' = 1 AND r.blocks AND r.key <> ''
        AND r.route = ANY ($6::text[])
      ORDER BY r.seq LIMIT $5)
 ) r
@@ -1919,19 +1919,19 @@ CROSS JOIN LATERAL (
     SELECT r.seq, r.id, r.version, r.slot, r.attempts, r.deliveries, r.crashes, r.cancellable, CASE WHEN r.hold = 0 THEN 0 ELSE coalesce((SELECT ho.session FROM "waybill"."waybill_outbox_members" ho WHERE ho.session = r.hold), 0) END AS holder,
     r.topic, r.key, r.type, r.source, r.content_type, r.correlation_id, r.trace_parent, r.occurred_at, r.hlc, r.expires_at,
     r.ready_since, r.attrs, CASE WHEN r.sum <= $1::bigint OR r.nr = 1 THEN r.body END FROM (
-    SELECT r.*, sum(octet_length(r.body)) OVER w AS sum, row_number() OVER w AS nr FROM (
+    SELECT r.*, pg_catalog.sum(pg_catalog.octet_length(r.body)) OVER w AS sum, row_number() OVER w AS nr FROM (
     SELECT r.* FROM "waybill"."waybill_outbox" r
     WHERE r.route = u.route AND (r.key, r.seq) > (u.key, u.lo) AND (r.key, r.seq) <= (u.key, u.hi) AND r.key <> ''
       AND r.due_at IS NULL AND r.settled_at IS NULL
     ORDER BY r.key, r.seq LIMIT u.max
-    ) r WINDOW w AS (ORDER BY r.seq ROWS UNBOUNDED PRECEDING)) r WHERE r.sum - octet_length(r.body) <= $1::bigint OR r.nr <= 2) c
+    ) r WINDOW w AS (ORDER BY r.seq ROWS UNBOUNDED PRECEDING)) r WHERE r.sum - pg_catalog.octet_length(r.body) <= $1::bigint OR r.nr <= 2) c
 
 -- statement outbox.read.keys.shared
 SELECT u.n, c.*
 FROM unnest($2::int[], $3::text[], $4::text[], $5::bigint[], $6::bigint[], $7::int[]) AS u(n, route, key, lo, hi, max)
 CROSS JOIN LATERAL (SELECT r.seq, r.id, r.version, r.slot, r.attempts, r.deliveries, r.crashes, r.cancellable, CASE WHEN r.hold = 0 THEN 0 ELSE coalesce((SELECT ho.session FROM "waybill"."waybill_outbox_members" ho WHERE ho.session = r.hold), 0) END AS holder,
     r.topic, r.key, r.type, r.source, r.content_type, r.correlation_id, r.trace_parent, r.occurred_at, r.hlc, r.expires_at,
-    r.ready_since, r.attrs, CASE WHEN octet_length(r.body) <= $1::bigint / u.max THEN r.body END FROM (
+    r.ready_since, r.attrs, CASE WHEN pg_catalog.octet_length(r.body) <= $1::bigint / u.max THEN r.body END FROM (
     SELECT r.* FROM "waybill"."waybill_outbox" r
     WHERE r.route = u.route AND (r.key, r.seq) > (u.key, u.lo) AND (r.key, r.seq) <= (u.key, u.hi) AND r.key <> ''
       AND r.due_at IS NULL AND r.settled_at IS NULL
@@ -1948,12 +1948,12 @@ CROSS JOIN LATERAL (
 WHERE r.why IS NOT NULL ORDER BY u.n, r.seq
 
 -- statement outbox.read.page
-SELECT m.session IS NOT NULL, coalesce(m.suspected, false), (SELECT left(pg_walfile_name(pg_current_wal_insert_lsn()), 8) || '/' || value FROM "waybill"."waybill_meta" WHERE name = 'waybill_outbox.epoch'), (SELECT CASE WHEN se.is_called THEN se.last_value ELSE 0 END FROM "waybill"."waybill_outbox_seq" se), clock_timestamp(),
-       pg_snapshot_xmax(s.now)::text::bigint, ARRAY(SELECT x::text::bigint FROM pg_snapshot_xip(s.now) x),
-       ARRAY(SELECT coalesce((SELECT bit_or(un.slots) FROM "waybill"."waybill_outbox_partitions" un WHERE un.route = p.route AND un.owner = $1), 0) & p.slots
+SELECT m.session IS NOT NULL, coalesce(m.suspected, false), (SELECT pg_catalog.left(pg_catalog.pg_walfile_name(pg_current_wal_insert_lsn()), 8) || '/' || value::text FROM "waybill"."waybill_meta" WHERE name = 'waybill_outbox.epoch'), (SELECT CASE WHEN se.is_called THEN se.last_value ELSE 0 END FROM "waybill"."waybill_outbox_seq" se), clock_timestamp(),
+       pg_catalog.pg_snapshot_xmax(s.now)::text::bigint, ARRAY(SELECT x::text::bigint FROM pg_catalog.pg_snapshot_xip(s.now) x),
+       ARRAY(SELECT coalesce((SELECT pg_catalog.bit_or(un.slots) FROM "waybill"."waybill_outbox_partitions" un WHERE un.route = p.route AND un.owner = $1), 0) & p.slots
              FROM unnest($2::text[], $3::bigint[]) WITH ORDINALITY AS p(route, slots, n) ORDER BY p.n),
        (SELECT CASE WHEN se.is_called THEN se.last_value ELSE 0 END FROM "waybill"."waybill_outbox_notices_seq" se),
-       (SELECT json_agg(q) FROM (
+       (SELECT pg_catalog.json_agg(q) FROM (
             SELECT c.number AS "Number", c.kind AS "Kind", c.route AS "Route", c.slot AS "Slot", c.key AS "Key", c.id AS "ID",
                    c.seq AS "Seq", c.reason AS "Reason"
             FROM "waybill"."waybill_outbox_notices" c
@@ -1971,12 +1971,12 @@ CROSS JOIN LATERAL (
     SELECT r.seq, r.id, r.version, r.slot, r.attempts, r.deliveries, r.crashes, r.cancellable, CASE WHEN r.hold = 0 THEN 0 ELSE coalesce((SELECT ho.session FROM "waybill"."waybill_outbox_members" ho WHERE ho.session = r.hold), 0) END AS holder,
     r.topic, r.key, r.type, r.source, r.content_type, r.correlation_id, r.trace_parent, r.occurred_at, r.hlc, r.expires_at,
     r.ready_since, r.attrs, CASE WHEN r.sum <= $1::bigint OR r.nr = 1 THEN r.body END FROM (
-    SELECT r.*, sum(octet_length(r.body)) OVER w AS sum, row_number() OVER w AS nr FROM (
+    SELECT r.*, pg_catalog.sum(pg_catalog.octet_length(r.body)) OVER w AS sum, row_number() OVER w AS nr FROM (
     SELECT r.* FROM "waybill"."waybill_outbox" r
     WHERE r.route = u.route AND r.seq > u.lo AND r.seq <= u.hi AND r.due_at IS NULL AND r.settled_at IS NULL
-      AND (u.slots >> r.slot) & 1 = 1 AND (r.key <> '' OR NOT u.keyed)
+      AND (u.slots >> r.slot::int) & '1' = 1 AND (r.key <> '' OR NOT u.keyed)
     ORDER BY r.seq LIMIT u.max
-    ) r WINDOW w AS (ORDER BY r.seq ROWS UNBOUNDED PRECEDING)) r WHERE r.sum - octet_length(r.body) <= $1::bigint OR r.nr <= 2) c
+    ) r WINDOW w AS (ORDER BY r.seq ROWS UNBOUNDED PRECEDING)) r WHERE r.sum - pg_catalog.octet_length(r.body) <= $1::bigint OR r.nr <= 2) c
 
 -- statement outbox.read.ranges.shared
 SELECT u.n, c.*
@@ -1984,10 +1984,10 @@ FROM unnest($2::int[], $3::text[], $4::bigint[], $5::bigint[], $6::bigint[], $7:
      AS u(n, route, slots, lo, hi, keyed, max)
 CROSS JOIN LATERAL (SELECT r.seq, r.id, r.version, r.slot, r.attempts, r.deliveries, r.crashes, r.cancellable, CASE WHEN r.hold = 0 THEN 0 ELSE coalesce((SELECT ho.session FROM "waybill"."waybill_outbox_members" ho WHERE ho.session = r.hold), 0) END AS holder,
     r.topic, r.key, r.type, r.source, r.content_type, r.correlation_id, r.trace_parent, r.occurred_at, r.hlc, r.expires_at,
-    r.ready_since, r.attrs, CASE WHEN octet_length(r.body) <= $1::bigint / u.max THEN r.body END FROM (
+    r.ready_since, r.attrs, CASE WHEN pg_catalog.octet_length(r.body) <= $1::bigint / u.max THEN r.body END FROM (
     SELECT r.* FROM "waybill"."waybill_outbox" r
     WHERE r.route = u.route AND r.seq > u.lo AND r.seq <= u.hi AND r.due_at IS NULL AND r.settled_at IS NULL
-      AND (u.slots >> r.slot) & 1 = 1 AND (r.key <> '' OR NOT u.keyed)
+      AND (u.slots >> r.slot::int) & '1' = 1 AND (r.key <> '' OR NOT u.keyed)
     ORDER BY r.seq LIMIT u.max) r) c
 
 -- statement outbox.read.rangesBut.added
@@ -1998,12 +1998,12 @@ CROSS JOIN LATERAL (
     SELECT r.seq, r.id, r.version, r.slot, r.attempts, r.deliveries, r.crashes, r.cancellable, CASE WHEN r.hold = 0 THEN 0 ELSE coalesce((SELECT ho.session FROM "waybill"."waybill_outbox_members" ho WHERE ho.session = r.hold), 0) END AS holder,
     r.topic, r.key, r.type, r.source, r.content_type, r.correlation_id, r.trace_parent, r.occurred_at, r.hlc, r.expires_at,
     r.ready_since, r.attrs, CASE WHEN r.sum <= $1::bigint OR r.nr = 1 THEN r.body END FROM (
-    SELECT r.*, sum(octet_length(r.body)) OVER w AS sum, row_number() OVER w AS nr FROM (
+    SELECT r.*, pg_catalog.sum(pg_catalog.octet_length(r.body)) OVER w AS sum, row_number() OVER w AS nr FROM (
     SELECT r.* FROM "waybill"."waybill_outbox" r
     WHERE r.route = u.route AND r.seq > u.lo AND r.seq <= u.hi AND r.due_at IS NULL AND r.settled_at IS NULL
-      AND (u.slots >> r.slot) & 1 = 1 AND (r.key <> '' OR NOT u.keyed) AND r.seq NOT IN (SELECT unnest($9::bigint[]))
+      AND (u.slots >> r.slot::int) & '1' = 1 AND (r.key <> '' OR NOT u.keyed) AND r.seq NOT IN (SELECT pg_catalog.unnest($9::bigint[]))
     ORDER BY r.seq LIMIT u.max
-    ) r WINDOW w AS (ORDER BY r.seq ROWS UNBOUNDED PRECEDING)) r WHERE r.sum - octet_length(r.body) <= $1::bigint OR r.nr <= 2) c
+    ) r WINDOW w AS (ORDER BY r.seq ROWS UNBOUNDED PRECEDING)) r WHERE r.sum - pg_catalog.octet_length(r.body) <= $1::bigint OR r.nr <= 2) c
 
 -- statement outbox.read.rangesBut.shared
 SELECT u.n, c.*
@@ -2011,10 +2011,10 @@ FROM unnest($2::int[], $3::text[], $4::bigint[], $5::bigint[], $6::bigint[], $7:
      AS u(n, route, slots, lo, hi, keyed, max)
 CROSS JOIN LATERAL (SELECT r.seq, r.id, r.version, r.slot, r.attempts, r.deliveries, r.crashes, r.cancellable, CASE WHEN r.hold = 0 THEN 0 ELSE coalesce((SELECT ho.session FROM "waybill"."waybill_outbox_members" ho WHERE ho.session = r.hold), 0) END AS holder,
     r.topic, r.key, r.type, r.source, r.content_type, r.correlation_id, r.trace_parent, r.occurred_at, r.hlc, r.expires_at,
-    r.ready_since, r.attrs, CASE WHEN octet_length(r.body) <= $1::bigint / u.max THEN r.body END FROM (
+    r.ready_since, r.attrs, CASE WHEN pg_catalog.octet_length(r.body) <= $1::bigint / u.max THEN r.body END FROM (
     SELECT r.* FROM "waybill"."waybill_outbox" r
     WHERE r.route = u.route AND r.seq > u.lo AND r.seq <= u.hi AND r.due_at IS NULL AND r.settled_at IS NULL
-      AND (u.slots >> r.slot) & 1 = 1 AND (r.key <> '' OR NOT u.keyed) AND r.seq NOT IN (SELECT unnest($9::bigint[]))
+      AND (u.slots >> r.slot::int) & '1' = 1 AND (r.key <> '' OR NOT u.keyed) AND r.seq NOT IN (SELECT pg_catalog.unnest($9::bigint[]))
     ORDER BY r.seq LIMIT u.max) r) c
 
 -- statement outbox.read.upper
@@ -2032,20 +2032,20 @@ WITH un AS MATERIALIZED (
     CROSS JOIN LATERAL (
         SELECT r.seq FROM "waybill"."waybill_outbox" r
         WHERE u.route = $2 AND r.route = $2 AND r.seq = u.seq AND r.id = u.id AND r.version = u.version AND r.settled_at IS NULL
-          AND (un.slots >> r.slot) & 1 = 1 AND CASE WHEN r.hold = 0 THEN 0 ELSE coalesce((SELECT ho.session FROM "waybill"."waybill_outbox_members" ho WHERE ho.session = r.hold), 0) END IN (0, $1::bigint)
+          AND (un.slots >> r.slot::int) & '1' = 1 AND CASE WHEN r.hold = 0 THEN 0 ELSE coalesce((SELECT ho.session FROM "waybill"."waybill_outbox_members" ho WHERE ho.session = r.hold), 0) END IN (0, $1::bigint)
         LIMIT 1
     ) r
 ), wanted AS MATERIALIZED (
     SELECT o.seq, true AS out FROM o
     UNION ALL
     SELECT r.seq, false FROM un, "waybill"."waybill_outbox" r
-    WHERE r.hold = $1 AND r.hold <> 0 AND (r.route = $2) IS TRUE AND (un.slots >> r.slot) & 1 = 1 AND r.seq NOT IN (SELECT o.seq FROM o)
+    WHERE r.hold = $1 AND r.hold <> 0 AND (r.route = $2) IS TRUE AND (un.slots >> r.slot::int) & '1' = 1 AND r.seq NOT IN (SELECT o.seq FROM o)
 ), l AS MATERIALIZED (
     SELECT r.at, w.out FROM wanted w CROSS JOIN LATERAL (
         SELECT r.ctid AS at FROM "waybill"."waybill_outbox" r WHERE r.route = $2 AND r.seq = w.seq LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED
     ) r
 ), can AS MATERIALIZED (
-    SELECT FROM un WHERE (SELECT count(*) FROM l) = (SELECT count(*) FROM wanted)
+    SELECT FROM un WHERE (SELECT pg_catalog.count(*) FROM l) = (SELECT pg_catalog.count(*) FROM wanted)
 ), h AS (
     UPDATE "waybill"."waybill_outbox" r SET hold = CASE WHEN l.out THEN $1::bigint ELSE 0 END,
         held_since = CASE WHEN NOT l.out THEN NULL WHEN r.hold = $1 THEN r.held_since ELSE clock_timestamp() END
@@ -2071,7 +2071,7 @@ WHERE r.route = $2 AND r.seq BETWEEN $3 AND $4 AND r.settled_at IS NULL AND EXIS
 -- statement outbox.settle.noticeDone
 WITH l AS MATERIALIZED (
     SELECT c.ctid AS at, c.kind,
-        c.slots & ~coalesce((SELECT bit_or(un.slots) FROM "waybill"."waybill_outbox_partitions" un WHERE un.route = c.route AND un.owner = $1), 0) AS rest
+        c.slots & ~coalesce((SELECT pg_catalog.bit_or(un.slots) FROM "waybill"."waybill_outbox_partitions" un WHERE un.route = c.route AND un.owner = $1), 0) AS rest
     FROM "waybill"."waybill_outbox_notices" c WHERE c.number = ANY ($2::bigint[]) AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = $1) FOR UPDATE OF c SKIP LOCKED
 ), d AS (
     DELETE FROM "waybill"."waybill_outbox_notices" c USING l WHERE c.ctid = l.at AND (l.kind <> 3 OR l.rest = 0)
@@ -2079,7 +2079,7 @@ WITH l AS MATERIALIZED (
 UPDATE "waybill"."waybill_outbox_notices" c SET slots = l.rest FROM l WHERE c.ctid = l.at AND l.kind = 3 AND l.rest <> 0
 
 -- statement outbox.settle.quickLimits
-SELECT set_config('lock_timeout', '5ms', true), set_config('statement_timeout', $1, true)
+SELECT pg_catalog.set_config('lock_timeout', '5ms', true), pg_catalog.set_config('statement_timeout', $1, true)
 
 -- statement outbox.settle.settle
 WITH u AS MATERIALIZED (
@@ -2091,7 +2091,7 @@ WITH u AS MATERIALIZED (
     FROM u CROSS JOIN LATERAL (
         SELECT r.ctid AS at, CASE WHEN r.hold = 0 THEN 0 ELSE coalesce((SELECT ho.session FROM "waybill"."waybill_outbox_members" ho WHERE ho.session = r.hold), 0) END AS holder FROM "waybill"."waybill_outbox" r
         WHERE r.route = u.route AND r.seq = u.seq AND r.id = u.id AND r.settled_at IS NULL AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = $1)
-          AND (u.state = 3 OR r.version = u.version AND (r.hold = $1 OR EXISTS (SELECT FROM "waybill"."waybill_outbox_partitions" un WHERE un.route = r.route AND un.owner = $1 AND (un.slots >> r.slot) & 1 = 1)))
+          AND (u.state = 3 OR r.version = u.version AND (r.hold = $1 OR EXISTS (SELECT FROM "waybill"."waybill_outbox_partitions" un WHERE un.route = r.route AND un.owner = $1 AND (un.slots >> r.slot::int) & '1' = 1)))
         LIMIT 1 FOR UPDATE SKIP LOCKED
     ) r
 ), d AS (
@@ -2104,7 +2104,7 @@ WITH u AS MATERIALIZED (
         settled_at = CASE WHEN l.state IN (3, 5) THEN clock_timestamp() END,
         retry = l.state NOT IN (3, 5) AND (l.failed OR r.retry),
         due_at = CASE WHEN l.state IN (3, 5) THEN NULL
-                      WHEN l.failed OR r.retry AND r.hold = $1 THEN clock_timestamp() + l.wait * interval '1 microsecond'
+                      WHEN l.failed OR r.retry AND r.hold = $1 THEN clock_timestamp() + l.wait::float8 * interval '1 microsecond'
                       ELSE r.due_at END,
         last_error = CASE WHEN l.error <> '' THEN l.error ELSE r.last_error END,
         last_error_at = CASE WHEN l.error <> '' THEN clock_timestamp() ELSE r.last_error_at END
@@ -2114,46 +2114,46 @@ WITH u AS MATERIALIZED (
 SELECT u.n, CASE WHEN u.n IN (SELECT d.n FROM d UNION ALL SELECT w.n FROM w UNION ALL SELECT l.n FROM l WHERE l.others) THEN 0 ELSE coalesce((
     SELECT CASE WHEN u.state = 3 AND r.state = 3 AND r.id = u.id THEN 0
                 WHEN r.id <> u.id OR r.settled_at IS NOT NULL OR u.state <> 3 AND r.version <> u.version THEN 1
-                WHEN u.state = 3 OR r.hold = $1 OR EXISTS (SELECT FROM "waybill"."waybill_outbox_partitions" un WHERE un.route = r.route AND un.owner = $1 AND (un.slots >> r.slot) & 1 = 1) THEN 2
+                WHEN u.state = 3 OR r.hold = $1 OR EXISTS (SELECT FROM "waybill"."waybill_outbox_partitions" un WHERE un.route = r.route AND un.owner = $1 AND (un.slots >> r.slot::int) & '1' = 1) THEN 2
                 ELSE 3 END
     FROM "waybill"."waybill_outbox" r WHERE r.route = u.route AND r.seq = u.seq), (u.state <> 3)::int) END
 FROM u
 
 -- statement outbox.settle.slowLimits
-SELECT set_config('lock_timeout', least($1::int, 2000)::text, true), set_config('statement_timeout', $1::int::text, true)
+SELECT pg_catalog.set_config('lock_timeout', least($1::int, 2000)::text, true), pg_catalog.set_config('statement_timeout', $1::int::text, true)
 
 -- statement sqlinbox.mark
 INSERT INTO "waybill"."waybill_inbox" AS m (consumer, source, id, content_hash) SELECT $1, $2, $3, $5::bytea
-WHERE CASE WHEN set_config('waybill.lock_timeout', current_setting('lock_timeout'), true) IS NOT NULL
-           THEN set_config('lock_timeout', $4, true) IS NOT NULL END
+WHERE CASE WHEN pg_catalog.set_config('waybill.lock_timeout', pg_catalog.current_setting('lock_timeout'), true) IS NOT NULL
+           THEN pg_catalog.set_config('lock_timeout', $4, true) IS NOT NULL END
 ON CONFLICT (id, source, consumer) DO UPDATE SET content_hash = m.content_hash WHERE m.content_hash <> excluded.content_hash
-RETURNING set_config('lock_timeout', current_setting('waybill.lock_timeout'), true), m.content_hash IS NOT DISTINCT FROM $5::bytea
+RETURNING pg_catalog.set_config('lock_timeout', pg_catalog.current_setting('waybill.lock_timeout'), true), m.content_hash IS NOT DISTINCT FROM $5::bytea
 
 -- statement sqlinbox.markAll
-WITH s AS MATERIALIZED (SELECT current_setting('lock_timeout') AS before, set_config('lock_timeout', $2, true) AS now
-), k AS MATERIALIZED (SELECT v->>0 AS consumer, v->>1 AS source, v->>2 AS id, nullif(decode(v->>3, 'hex'), '') AS content_hash, n
-    FROM json_array_elements($1::json) WITH ORDINALITY AS k (v, n)
+WITH s AS MATERIALIZED (SELECT pg_catalog.current_setting('lock_timeout') AS before, pg_catalog.set_config('lock_timeout', $2, true) AS now
+), k AS MATERIALIZED (SELECT v->>0 AS consumer, v->>1 AS source, v->>2 AS id, nullif(pg_catalog.decode(v->>3, 'hex'), '') AS content_hash, n
+    FROM pg_catalog.json_array_elements($1::json) WITH ORDINALITY AS k (v, n)
 ), i AS (
     INSERT INTO "waybill"."waybill_inbox" AS m (consumer, source, id, content_hash) SELECT k.consumer, k.source, k.id, k.content_hash FROM s, k ORDER BY k.n
     ON CONFLICT (id, source, consumer) DO UPDATE SET content_hash = m.content_hash WHERE m.content_hash <> excluded.content_hash
     RETURNING consumer, source, id, content_hash
-), n AS MATERIALIZED (SELECT count(*) AS marked FROM i)
-SELECT n.marked, set_config('lock_timeout', CASE WHEN n.marked >= 0 THEN s.before END, true),
-       (SELECT json_agg(CASE WHEN i.content_hash IS NOT DISTINCT FROM k.content_hash THEN k.n ELSE -k.n END ORDER BY k.n)::text
+), n AS MATERIALIZED (SELECT pg_catalog.count(*) AS marked FROM i)
+SELECT n.marked, pg_catalog.set_config('lock_timeout', CASE WHEN n.marked >= 0 THEN s.before END, true),
+       (SELECT pg_catalog.json_agg(CASE WHEN i.content_hash IS NOT DISTINCT FROM k.content_hash THEN k.n ELSE -k.n END ORDER BY k.n)::text
         FROM k JOIN i USING (consumer, source, id))
 FROM n, s
 
 -- statement sqlinbox.purge
 WITH s AS MATERIALIZED (
     SELECT i.ctid AS at, i.handled_at FROM "waybill"."waybill_inbox" i
-    WHERE i.consumer = $1 AND i.handled_at < statement_timestamp() - $2 * interval '1 microsecond'
+    WHERE i.consumer = $1 AND i.handled_at < statement_timestamp() - $2::bigint::float8 * interval '1 microsecond'
       AND i.handled_at >= coalesce($4::timestamptz, '-infinity')
     ORDER BY i.handled_at LIMIT $3
 ), d AS (
     DELETE FROM "waybill"."waybill_inbox" WHERE ctid = ANY (ARRAY(SELECT s.at FROM s)) RETURNING 1
 )
-SELECT (SELECT count(*) FROM d), max(s.handled_at),
-    CASE WHEN count(*) < $3 THEN statement_timestamp() - $2 * interval '1 microsecond' END FROM s
+SELECT (SELECT pg_catalog.count(*) FROM d), pg_catalog.max(s.handled_at),
+    CASE WHEN pg_catalog.count(*) < $3 THEN statement_timestamp() - $2::bigint::float8 * interval '1 microsecond' END FROM s
 
 -- statement sqlinbox.purgeAll
 WITH RECURSIVE c (consumer) AS (
@@ -2165,11 +2165,11 @@ WITH RECURSIVE c (consumer) AS (
 DELETE FROM "waybill"."waybill_inbox" WHERE ctid = ANY (ARRAY(
     SELECT d.ctid FROM c CROSS JOIN LATERAL (
         SELECT i.ctid FROM "waybill"."waybill_inbox" i
-        WHERE i.consumer = c.consumer AND i.handled_at < statement_timestamp() - $1 * interval '1 microsecond'
+        WHERE i.consumer = c.consumer AND i.handled_at < statement_timestamp() - $1::bigint::float8 * interval '1 microsecond'
         ORDER BY i.handled_at LIMIT $2
     ) d LIMIT $2)) RETURNING 1
 )
-SELECT count(*), NULL::timestamptz, NULL::timestamptz FROM x
+SELECT pg_catalog.count(*), NULL::timestamptz, NULL::timestamptz FROM x
 
 -- statement stage.cancel
 WITH k AS MATERIALIZED (
@@ -2241,7 +2241,7 @@ WITH k AS MATERIALIZED (
     DELETE FROM "waybill"."waybill_outbox" o USING t WHERE o.route = t.route AND o.seq = t.seq RETURNING 1
 ), c AS (
     INSERT INTO "waybill"."waybill_outbox_notices" (kind, route, slot, slots, key, id, seq)
-    SELECT 1, t.route, t.slot, 1::bigint << t.slot, t.key, t.id, t.seq FROM t WHERE t.tell
+    SELECT 1, t.route, t.slot, 1::bigint << t.slot::int, t.key, t.id, t.seq FROM t WHERE t.tell
 )
 SELECT f.n, CASE WHEN f.status = 3 OR t.seq IS NOT NULL THEN f.status END
 FROM f LEFT JOIN t ON t.route = f.route AND t.seq = f.seq
@@ -2265,7 +2265,7 @@ ON CONFLICT (route, id) WHERE own_id DO NOTHING RETURNING route, id
 -- statement stage.inserts.{due:0 one:false fresh:false notify:true}
 INSERT INTO "waybill"."waybill_outbox" (route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, cancellable, maybe_sent)
 SELECT r.route, r.id, r.topic, r.key, r.type, r.source, r.content_type, r.correlation_id, r.trace_parent,
-       r.occurred_at, r.hlc, r.expires_at, nullif(r.attrs, '')::json, r.body, r.slot, r.cancellable, CASE WHEN (SELECT w.last_value > date_part('epoch', clock_timestamp()) * 1000 FROM "waybill"."waybill_outbox_wake" w) THEN pg_notify('waybill_25c50bbafea3b626', r.route) IS NULL ELSE false END
+       r.occurred_at, r.hlc, r.expires_at, nullif(r.attrs, '')::json, r.body, r.slot, r.cancellable, CASE WHEN (SELECT w.last_value::float8 > pg_catalog.date_part('epoch', clock_timestamp()) * '1000' FROM "waybill"."waybill_outbox_wake" w) THEN pg_catalog.pg_notify('waybill_25c50bbafea3b626', r.route) IS NULL ELSE false END
 FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[], $8::text[], $9::text[],
             $10::timestamptz[], $11::bigint[], $12::timestamptz[], $13::text[], $14::bytea[], $15::bigint[], $16::boolean[])
      AS r(route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, cancellable)
@@ -2282,7 +2282,7 @@ FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text
 -- statement stage.inserts.{due:0 one:false fresh:true notify:true}
 INSERT INTO "waybill"."waybill_outbox" (route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, cancellable, own_id, maybe_sent)
 SELECT r.route, r.id, r.topic, r.key, r.type, r.source, r.content_type, r.correlation_id, r.trace_parent,
-       r.occurred_at, r.hlc, r.expires_at, nullif(r.attrs, '')::json, r.body, r.slot, r.cancellable, false, CASE WHEN (SELECT w.last_value > date_part('epoch', clock_timestamp()) * 1000 FROM "waybill"."waybill_outbox_wake" w) THEN pg_notify('waybill_25c50bbafea3b626', r.route) IS NULL ELSE false END
+       r.occurred_at, r.hlc, r.expires_at, nullif(r.attrs, '')::json, r.body, r.slot, r.cancellable, false, CASE WHEN (SELECT w.last_value::float8 > pg_catalog.date_part('epoch', clock_timestamp()) * '1000' FROM "waybill"."waybill_outbox_wake" w) THEN pg_catalog.pg_notify('waybill_25c50bbafea3b626', r.route) IS NULL ELSE false END
 FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[], $8::text[], $9::text[],
             $10::timestamptz[], $11::bigint[], $12::timestamptz[], $13::text[], $14::bytea[], $15::bigint[], $16::boolean[])
      AS r(route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, cancellable)
@@ -2296,7 +2296,7 @@ ON CONFLICT (route, id) WHERE own_id DO NOTHING RETURNING true
 -- statement stage.inserts.{due:0 one:true fresh:false notify:true}
 INSERT INTO "waybill"."waybill_outbox" (route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, cancellable, maybe_sent)
 VALUES ($1::text, $2::text, $3::text, $4::text, $5::text, $6::text, $7::text, $8::text, $9::text,
-        $10::timestamptz, $11::bigint, $12::timestamptz, $13::json, $14::bytea, $15::bigint, $16::boolean, CASE WHEN (SELECT w.last_value > date_part('epoch', clock_timestamp()) * 1000 FROM "waybill"."waybill_outbox_wake" w) THEN pg_notify('waybill_25c50bbafea3b626', $1::text) IS NULL ELSE false END)
+        $10::timestamptz, $11::bigint, $12::timestamptz, $13::json, $14::bytea, $15::bigint, $16::boolean, CASE WHEN (SELECT w.last_value::float8 > pg_catalog.date_part('epoch', clock_timestamp()) * '1000' FROM "waybill"."waybill_outbox_wake" w) THEN pg_catalog.pg_notify('waybill_25c50bbafea3b626', $1::text) IS NULL ELSE false END)
 ON CONFLICT (route, id) WHERE own_id DO NOTHING RETURNING true
 
 -- statement stage.inserts.{due:0 one:true fresh:true notify:false}
@@ -2307,7 +2307,7 @@ VALUES ($1::text, $2::text, $3::text, $4::text, $5::text, $6::text, $7::text, $8
 -- statement stage.inserts.{due:0 one:true fresh:true notify:true}
 INSERT INTO "waybill"."waybill_outbox" (route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, cancellable, own_id, maybe_sent)
 VALUES ($1::text, $2::text, $3::text, $4::text, $5::text, $6::text, $7::text, $8::text, $9::text,
-        $10::timestamptz, $11::bigint, $12::timestamptz, $13::json, $14::bytea, $15::bigint, $16::boolean, false, CASE WHEN (SELECT w.last_value > date_part('epoch', clock_timestamp()) * 1000 FROM "waybill"."waybill_outbox_wake" w) THEN pg_notify('waybill_25c50bbafea3b626', $1::text) IS NULL ELSE false END)
+        $10::timestamptz, $11::bigint, $12::timestamptz, $13::json, $14::bytea, $15::bigint, $16::boolean, false, CASE WHEN (SELECT w.last_value::float8 > pg_catalog.date_part('epoch', clock_timestamp()) * '1000' FROM "waybill"."waybill_outbox_wake" w) THEN pg_catalog.pg_notify('waybill_25c50bbafea3b626', $1::text) IS NULL ELSE false END)
 
 -- statement stage.inserts.{due:1 one:false fresh:false notify:false}
 INSERT INTO "waybill"."waybill_outbox" (route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, cancellable, due_at, ready_since)
@@ -2316,17 +2316,17 @@ SELECT r.route, r.id, r.topic, r.key, r.type, r.source, r.content_type, r.correl
 FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[], $8::text[], $9::text[],
             $10::timestamptz[], $11::bigint[], $12::timestamptz[], $13::text[], $14::bytea[], $15::bigint[], $16::boolean[], $17::timestamptz[], $18::bigint[])
      AS r(route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, cancellable, at, delay)
-CROSS JOIN LATERAL (SELECT coalesce(r.at, clock_timestamp() + nullif(r.delay, 0) * interval '1 microsecond') AS at) d
+CROSS JOIN LATERAL (SELECT coalesce(r.at, clock_timestamp() + nullif(r.delay, 0)::float8 * interval '1 microsecond') AS at) d
 ON CONFLICT (route, id) WHERE own_id DO NOTHING RETURNING route, id
 
 -- statement stage.inserts.{due:1 one:false fresh:false notify:true}
 INSERT INTO "waybill"."waybill_outbox" (route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, cancellable, due_at, ready_since, maybe_sent)
 SELECT r.route, r.id, r.topic, r.key, r.type, r.source, r.content_type, r.correlation_id, r.trace_parent,
-       r.occurred_at, r.hlc, r.expires_at, nullif(r.attrs, '')::json, r.body, r.slot, r.cancellable, CASE WHEN d.at > clock_timestamp() THEN d.at END, greatest(d.at, clock_timestamp()), CASE WHEN coalesce(d.at < clock_timestamp() + interval '1 minute', true) AND (SELECT w.last_value > date_part('epoch', clock_timestamp()) * 1000 FROM "waybill"."waybill_outbox_wake" w) THEN pg_notify('waybill_25c50bbafea3b626', r.route) IS NULL ELSE false END
+       r.occurred_at, r.hlc, r.expires_at, nullif(r.attrs, '')::json, r.body, r.slot, r.cancellable, CASE WHEN d.at > clock_timestamp() THEN d.at END, greatest(d.at, clock_timestamp()), CASE WHEN coalesce(d.at < clock_timestamp() + interval '1 minute', true) AND (SELECT w.last_value::float8 > pg_catalog.date_part('epoch', clock_timestamp()) * '1000' FROM "waybill"."waybill_outbox_wake" w) THEN pg_catalog.pg_notify('waybill_25c50bbafea3b626', r.route) IS NULL ELSE false END
 FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[], $8::text[], $9::text[],
             $10::timestamptz[], $11::bigint[], $12::timestamptz[], $13::text[], $14::bytea[], $15::bigint[], $16::boolean[], $17::timestamptz[], $18::bigint[])
      AS r(route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, cancellable, at, delay)
-CROSS JOIN LATERAL (SELECT coalesce(r.at, clock_timestamp() + nullif(r.delay, 0) * interval '1 microsecond') AS at) d
+CROSS JOIN LATERAL (SELECT coalesce(r.at, clock_timestamp() + nullif(r.delay, 0)::float8 * interval '1 microsecond') AS at) d
 ON CONFLICT (route, id) WHERE own_id DO NOTHING RETURNING route, id
 
 -- statement stage.inserts.{due:1 one:false fresh:true notify:false}
@@ -2336,38 +2336,38 @@ SELECT r.route, r.id, r.topic, r.key, r.type, r.source, r.content_type, r.correl
 FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[], $8::text[], $9::text[],
             $10::timestamptz[], $11::bigint[], $12::timestamptz[], $13::text[], $14::bytea[], $15::bigint[], $16::boolean[], $17::timestamptz[], $18::bigint[])
      AS r(route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, cancellable, at, delay)
-CROSS JOIN LATERAL (SELECT coalesce(r.at, clock_timestamp() + nullif(r.delay, 0) * interval '1 microsecond') AS at) d
+CROSS JOIN LATERAL (SELECT coalesce(r.at, clock_timestamp() + nullif(r.delay, 0)::float8 * interval '1 microsecond') AS at) d
 
 -- statement stage.inserts.{due:1 one:false fresh:true notify:true}
 INSERT INTO "waybill"."waybill_outbox" (route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, cancellable, due_at, ready_since, own_id, maybe_sent)
 SELECT r.route, r.id, r.topic, r.key, r.type, r.source, r.content_type, r.correlation_id, r.trace_parent,
-       r.occurred_at, r.hlc, r.expires_at, nullif(r.attrs, '')::json, r.body, r.slot, r.cancellable, CASE WHEN d.at > clock_timestamp() THEN d.at END, greatest(d.at, clock_timestamp()), false, CASE WHEN coalesce(d.at < clock_timestamp() + interval '1 minute', true) AND (SELECT w.last_value > date_part('epoch', clock_timestamp()) * 1000 FROM "waybill"."waybill_outbox_wake" w) THEN pg_notify('waybill_25c50bbafea3b626', r.route) IS NULL ELSE false END
+       r.occurred_at, r.hlc, r.expires_at, nullif(r.attrs, '')::json, r.body, r.slot, r.cancellable, CASE WHEN d.at > clock_timestamp() THEN d.at END, greatest(d.at, clock_timestamp()), false, CASE WHEN coalesce(d.at < clock_timestamp() + interval '1 minute', true) AND (SELECT w.last_value::float8 > pg_catalog.date_part('epoch', clock_timestamp()) * '1000' FROM "waybill"."waybill_outbox_wake" w) THEN pg_catalog.pg_notify('waybill_25c50bbafea3b626', r.route) IS NULL ELSE false END
 FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[], $8::text[], $9::text[],
             $10::timestamptz[], $11::bigint[], $12::timestamptz[], $13::text[], $14::bytea[], $15::bigint[], $16::boolean[], $17::timestamptz[], $18::bigint[])
      AS r(route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, cancellable, at, delay)
-CROSS JOIN LATERAL (SELECT coalesce(r.at, clock_timestamp() + nullif(r.delay, 0) * interval '1 microsecond') AS at) d
+CROSS JOIN LATERAL (SELECT coalesce(r.at, clock_timestamp() + nullif(r.delay, 0)::float8 * interval '1 microsecond') AS at) d
 
 -- statement stage.inserts.{due:1 one:true fresh:false notify:false}
 INSERT INTO "waybill"."waybill_outbox" (route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, cancellable, due_at, ready_since)
 VALUES ($1::text, $2::text, $3::text, $4::text, $5::text, $6::text, $7::text, $8::text, $9::text,
-        $10::timestamptz, $11::bigint, $12::timestamptz, $13::json, $14::bytea, $15::bigint, $16::boolean, clock_timestamp() + $17::bigint * interval '1 microsecond', clock_timestamp() + $17::bigint * interval '1 microsecond')
+        $10::timestamptz, $11::bigint, $12::timestamptz, $13::json, $14::bytea, $15::bigint, $16::boolean, clock_timestamp() + $17::bigint::float8 * interval '1 microsecond', clock_timestamp() + $17::bigint::float8 * interval '1 microsecond')
 ON CONFLICT (route, id) WHERE own_id DO NOTHING RETURNING true
 
 -- statement stage.inserts.{due:1 one:true fresh:false notify:true}
 INSERT INTO "waybill"."waybill_outbox" (route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, cancellable, due_at, ready_since, maybe_sent)
 VALUES ($1::text, $2::text, $3::text, $4::text, $5::text, $6::text, $7::text, $8::text, $9::text,
-        $10::timestamptz, $11::bigint, $12::timestamptz, $13::json, $14::bytea, $15::bigint, $16::boolean, clock_timestamp() + $17::bigint * interval '1 microsecond', clock_timestamp() + $17::bigint * interval '1 microsecond', CASE WHEN coalesce(clock_timestamp() + $17::bigint * interval '1 microsecond' < clock_timestamp() + interval '1 minute', true) AND (SELECT w.last_value > date_part('epoch', clock_timestamp()) * 1000 FROM "waybill"."waybill_outbox_wake" w) THEN pg_notify('waybill_25c50bbafea3b626', $1::text) IS NULL ELSE false END)
+        $10::timestamptz, $11::bigint, $12::timestamptz, $13::json, $14::bytea, $15::bigint, $16::boolean, clock_timestamp() + $17::bigint::float8 * interval '1 microsecond', clock_timestamp() + $17::bigint::float8 * interval '1 microsecond', CASE WHEN coalesce(clock_timestamp() + $17::bigint::float8 * interval '1 microsecond' < clock_timestamp() + interval '1 minute', true) AND (SELECT w.last_value::float8 > pg_catalog.date_part('epoch', clock_timestamp()) * '1000' FROM "waybill"."waybill_outbox_wake" w) THEN pg_catalog.pg_notify('waybill_25c50bbafea3b626', $1::text) IS NULL ELSE false END)
 ON CONFLICT (route, id) WHERE own_id DO NOTHING RETURNING true
 
 -- statement stage.inserts.{due:1 one:true fresh:true notify:false}
 INSERT INTO "waybill"."waybill_outbox" (route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, cancellable, due_at, ready_since, own_id)
 VALUES ($1::text, $2::text, $3::text, $4::text, $5::text, $6::text, $7::text, $8::text, $9::text,
-        $10::timestamptz, $11::bigint, $12::timestamptz, $13::json, $14::bytea, $15::bigint, $16::boolean, clock_timestamp() + $17::bigint * interval '1 microsecond', clock_timestamp() + $17::bigint * interval '1 microsecond', false)
+        $10::timestamptz, $11::bigint, $12::timestamptz, $13::json, $14::bytea, $15::bigint, $16::boolean, clock_timestamp() + $17::bigint::float8 * interval '1 microsecond', clock_timestamp() + $17::bigint::float8 * interval '1 microsecond', false)
 
 -- statement stage.inserts.{due:1 one:true fresh:true notify:true}
 INSERT INTO "waybill"."waybill_outbox" (route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, cancellable, due_at, ready_since, own_id, maybe_sent)
 VALUES ($1::text, $2::text, $3::text, $4::text, $5::text, $6::text, $7::text, $8::text, $9::text,
-        $10::timestamptz, $11::bigint, $12::timestamptz, $13::json, $14::bytea, $15::bigint, $16::boolean, clock_timestamp() + $17::bigint * interval '1 microsecond', clock_timestamp() + $17::bigint * interval '1 microsecond', false, CASE WHEN coalesce(clock_timestamp() + $17::bigint * interval '1 microsecond' < clock_timestamp() + interval '1 minute', true) AND (SELECT w.last_value > date_part('epoch', clock_timestamp()) * 1000 FROM "waybill"."waybill_outbox_wake" w) THEN pg_notify('waybill_25c50bbafea3b626', $1::text) IS NULL ELSE false END)
+        $10::timestamptz, $11::bigint, $12::timestamptz, $13::json, $14::bytea, $15::bigint, $16::boolean, clock_timestamp() + $17::bigint::float8 * interval '1 microsecond', clock_timestamp() + $17::bigint::float8 * interval '1 microsecond', false, CASE WHEN coalesce(clock_timestamp() + $17::bigint::float8 * interval '1 microsecond' < clock_timestamp() + interval '1 minute', true) AND (SELECT w.last_value::float8 > pg_catalog.date_part('epoch', clock_timestamp()) * '1000' FROM "waybill"."waybill_outbox_wake" w) THEN pg_catalog.pg_notify('waybill_25c50bbafea3b626', $1::text) IS NULL ELSE false END)
 
 -- statement stage.inserts.{due:2 one:false fresh:false notify:false}
 INSERT INTO "waybill"."waybill_outbox" (route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, cancellable, due_at, ready_since)
@@ -2376,17 +2376,17 @@ SELECT r.route, r.id, r.topic, r.key, r.type, r.source, r.content_type, r.correl
 FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[], $8::text[], $9::text[],
             $10::timestamptz[], $11::bigint[], $12::timestamptz[], $13::text[], $14::bytea[], $15::bigint[], $16::boolean[], $17::timestamptz[], $18::bigint[])
      AS r(route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, cancellable, at, delay)
-CROSS JOIN LATERAL (SELECT coalesce(r.at, clock_timestamp() + nullif(r.delay, 0) * interval '1 microsecond') AS at) d
+CROSS JOIN LATERAL (SELECT coalesce(r.at, clock_timestamp() + nullif(r.delay, 0)::float8 * interval '1 microsecond') AS at) d
 ON CONFLICT (route, id) WHERE own_id DO NOTHING RETURNING route, id
 
 -- statement stage.inserts.{due:2 one:false fresh:false notify:true}
 INSERT INTO "waybill"."waybill_outbox" (route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, cancellable, due_at, ready_since, maybe_sent)
 SELECT r.route, r.id, r.topic, r.key, r.type, r.source, r.content_type, r.correlation_id, r.trace_parent,
-       r.occurred_at, r.hlc, r.expires_at, nullif(r.attrs, '')::json, r.body, r.slot, r.cancellable, CASE WHEN d.at > clock_timestamp() THEN d.at END, greatest(d.at, clock_timestamp()), CASE WHEN coalesce(d.at < clock_timestamp() + interval '1 minute', true) AND (SELECT w.last_value > date_part('epoch', clock_timestamp()) * 1000 FROM "waybill"."waybill_outbox_wake" w) THEN pg_notify('waybill_25c50bbafea3b626', r.route) IS NULL ELSE false END
+       r.occurred_at, r.hlc, r.expires_at, nullif(r.attrs, '')::json, r.body, r.slot, r.cancellable, CASE WHEN d.at > clock_timestamp() THEN d.at END, greatest(d.at, clock_timestamp()), CASE WHEN coalesce(d.at < clock_timestamp() + interval '1 minute', true) AND (SELECT w.last_value::float8 > pg_catalog.date_part('epoch', clock_timestamp()) * '1000' FROM "waybill"."waybill_outbox_wake" w) THEN pg_catalog.pg_notify('waybill_25c50bbafea3b626', r.route) IS NULL ELSE false END
 FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[], $8::text[], $9::text[],
             $10::timestamptz[], $11::bigint[], $12::timestamptz[], $13::text[], $14::bytea[], $15::bigint[], $16::boolean[], $17::timestamptz[], $18::bigint[])
      AS r(route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, cancellable, at, delay)
-CROSS JOIN LATERAL (SELECT coalesce(r.at, clock_timestamp() + nullif(r.delay, 0) * interval '1 microsecond') AS at) d
+CROSS JOIN LATERAL (SELECT coalesce(r.at, clock_timestamp() + nullif(r.delay, 0)::float8 * interval '1 microsecond') AS at) d
 ON CONFLICT (route, id) WHERE own_id DO NOTHING RETURNING route, id
 
 -- statement stage.inserts.{due:2 one:false fresh:true notify:false}
@@ -2396,16 +2396,16 @@ SELECT r.route, r.id, r.topic, r.key, r.type, r.source, r.content_type, r.correl
 FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[], $8::text[], $9::text[],
             $10::timestamptz[], $11::bigint[], $12::timestamptz[], $13::text[], $14::bytea[], $15::bigint[], $16::boolean[], $17::timestamptz[], $18::bigint[])
      AS r(route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, cancellable, at, delay)
-CROSS JOIN LATERAL (SELECT coalesce(r.at, clock_timestamp() + nullif(r.delay, 0) * interval '1 microsecond') AS at) d
+CROSS JOIN LATERAL (SELECT coalesce(r.at, clock_timestamp() + nullif(r.delay, 0)::float8 * interval '1 microsecond') AS at) d
 
 -- statement stage.inserts.{due:2 one:false fresh:true notify:true}
 INSERT INTO "waybill"."waybill_outbox" (route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, cancellable, due_at, ready_since, own_id, maybe_sent)
 SELECT r.route, r.id, r.topic, r.key, r.type, r.source, r.content_type, r.correlation_id, r.trace_parent,
-       r.occurred_at, r.hlc, r.expires_at, nullif(r.attrs, '')::json, r.body, r.slot, r.cancellable, CASE WHEN d.at > clock_timestamp() THEN d.at END, greatest(d.at, clock_timestamp()), false, CASE WHEN coalesce(d.at < clock_timestamp() + interval '1 minute', true) AND (SELECT w.last_value > date_part('epoch', clock_timestamp()) * 1000 FROM "waybill"."waybill_outbox_wake" w) THEN pg_notify('waybill_25c50bbafea3b626', r.route) IS NULL ELSE false END
+       r.occurred_at, r.hlc, r.expires_at, nullif(r.attrs, '')::json, r.body, r.slot, r.cancellable, CASE WHEN d.at > clock_timestamp() THEN d.at END, greatest(d.at, clock_timestamp()), false, CASE WHEN coalesce(d.at < clock_timestamp() + interval '1 minute', true) AND (SELECT w.last_value::float8 > pg_catalog.date_part('epoch', clock_timestamp()) * '1000' FROM "waybill"."waybill_outbox_wake" w) THEN pg_catalog.pg_notify('waybill_25c50bbafea3b626', r.route) IS NULL ELSE false END
 FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[], $8::text[], $9::text[],
             $10::timestamptz[], $11::bigint[], $12::timestamptz[], $13::text[], $14::bytea[], $15::bigint[], $16::boolean[], $17::timestamptz[], $18::bigint[])
      AS r(route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, cancellable, at, delay)
-CROSS JOIN LATERAL (SELECT coalesce(r.at, clock_timestamp() + nullif(r.delay, 0) * interval '1 microsecond') AS at) d
+CROSS JOIN LATERAL (SELECT coalesce(r.at, clock_timestamp() + nullif(r.delay, 0)::float8 * interval '1 microsecond') AS at) d
 
 -- statement stage.inserts.{due:2 one:true fresh:false notify:false}
 INSERT INTO "waybill"."waybill_outbox" (route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, cancellable, due_at, ready_since)
@@ -2416,7 +2416,7 @@ ON CONFLICT (route, id) WHERE own_id DO NOTHING RETURNING true
 -- statement stage.inserts.{due:2 one:true fresh:false notify:true}
 INSERT INTO "waybill"."waybill_outbox" (route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, cancellable, due_at, ready_since, maybe_sent)
 VALUES ($1::text, $2::text, $3::text, $4::text, $5::text, $6::text, $7::text, $8::text, $9::text,
-        $10::timestamptz, $11::bigint, $12::timestamptz, $13::json, $14::bytea, $15::bigint, $16::boolean, CASE WHEN $17::timestamptz > clock_timestamp() THEN $17::timestamptz END, greatest($17::timestamptz, clock_timestamp()), CASE WHEN coalesce($17::timestamptz < clock_timestamp() + interval '1 minute', true) AND (SELECT w.last_value > date_part('epoch', clock_timestamp()) * 1000 FROM "waybill"."waybill_outbox_wake" w) THEN pg_notify('waybill_25c50bbafea3b626', $1::text) IS NULL ELSE false END)
+        $10::timestamptz, $11::bigint, $12::timestamptz, $13::json, $14::bytea, $15::bigint, $16::boolean, CASE WHEN $17::timestamptz > clock_timestamp() THEN $17::timestamptz END, greatest($17::timestamptz, clock_timestamp()), CASE WHEN coalesce($17::timestamptz < clock_timestamp() + interval '1 minute', true) AND (SELECT w.last_value::float8 > pg_catalog.date_part('epoch', clock_timestamp()) * '1000' FROM "waybill"."waybill_outbox_wake" w) THEN pg_catalog.pg_notify('waybill_25c50bbafea3b626', $1::text) IS NULL ELSE false END)
 ON CONFLICT (route, id) WHERE own_id DO NOTHING RETURNING true
 
 -- statement stage.inserts.{due:2 one:true fresh:true notify:false}
@@ -2427,7 +2427,7 @@ VALUES ($1::text, $2::text, $3::text, $4::text, $5::text, $6::text, $7::text, $8
 -- statement stage.inserts.{due:2 one:true fresh:true notify:true}
 INSERT INTO "waybill"."waybill_outbox" (route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, cancellable, due_at, ready_since, own_id, maybe_sent)
 VALUES ($1::text, $2::text, $3::text, $4::text, $5::text, $6::text, $7::text, $8::text, $9::text,
-        $10::timestamptz, $11::bigint, $12::timestamptz, $13::json, $14::bytea, $15::bigint, $16::boolean, CASE WHEN $17::timestamptz > clock_timestamp() THEN $17::timestamptz END, greatest($17::timestamptz, clock_timestamp()), false, CASE WHEN coalesce($17::timestamptz < clock_timestamp() + interval '1 minute', true) AND (SELECT w.last_value > date_part('epoch', clock_timestamp()) * 1000 FROM "waybill"."waybill_outbox_wake" w) THEN pg_notify('waybill_25c50bbafea3b626', $1::text) IS NULL ELSE false END)
+        $10::timestamptz, $11::bigint, $12::timestamptz, $13::json, $14::bytea, $15::bigint, $16::boolean, CASE WHEN $17::timestamptz > clock_timestamp() THEN $17::timestamptz END, greatest($17::timestamptz, clock_timestamp()), false, CASE WHEN coalesce($17::timestamptz < clock_timestamp() + interval '1 minute', true) AND (SELECT w.last_value::float8 > pg_catalog.date_part('epoch', clock_timestamp()) * '1000' FROM "waybill"."waybill_outbox_wake" w) THEN pg_catalog.pg_notify('waybill_25c50bbafea3b626', $1::text) IS NULL ELSE false END)
 
 -- statement stage.keyed
 WITH r AS MATERIALIZED (SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[], $8::text[], $9::text[],
@@ -2437,9 +2437,9 @@ WITH r AS MATERIALIZED (SELECT * FROM unnest($1::text[], $2::text[], $3::text[],
     INSERT INTO "waybill"."waybill_outbox" (route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, cancellable, due_at, ready_since, dedupe_key, own_id, maybe_sent)
     SELECT r.route, r.id, r.topic, r.key, r.type, r.source, r.content_type, r.correlation_id, r.trace_parent,
            r.occurred_at, r.hlc, r.expires_at, nullif(r.attrs, '')::json, r.body, r.slot, r.cancellable,
-           CASE WHEN d.at > clock_timestamp() THEN d.at END, greatest(d.at, clock_timestamp()), r.dedupe_key, $21::boolean, CASE WHEN coalesce(d.at < clock_timestamp() + interval '1 minute', true) AND (SELECT w.last_value > date_part('epoch', clock_timestamp()) * 1000 FROM "waybill"."waybill_outbox_wake" w) THEN pg_notify('waybill_25c50bbafea3b626', r.route) IS NULL ELSE false END
+           CASE WHEN d.at > clock_timestamp() THEN d.at END, greatest(d.at, clock_timestamp()), r.dedupe_key, $21::boolean, CASE WHEN coalesce(d.at < clock_timestamp() + interval '1 minute', true) AND (SELECT w.last_value::float8 > pg_catalog.date_part('epoch', clock_timestamp()) * '1000' FROM "waybill"."waybill_outbox_wake" w) THEN pg_catalog.pg_notify('waybill_25c50bbafea3b626', r.route) IS NULL ELSE false END
     FROM r
-    CROSS JOIN LATERAL (SELECT coalesce(r.at, clock_timestamp() + nullif(r.delay, 0) * interval '1 microsecond') AS at) d
+    CROSS JOIN LATERAL (SELECT coalesce(r.at, clock_timestamp() + nullif(r.delay, 0)::float8 * interval '1 microsecond') AS at) d
     ON CONFLICT DO NOTHING
     RETURNING route, id
 )
@@ -2455,7 +2455,7 @@ UNION ALL (
 )
 
 -- statement stage.raise
-SELECT setval('"waybill"."waybill_outbox_seq"', (SELECT max(seq) FROM "waybill"."waybill_outbox"))
+SELECT pg_catalog.setval('"waybill"."waybill_outbox_seq"', (SELECT pg_catalog.max(seq) FROM "waybill"."waybill_outbox"))
 
 -- statement stage.replacing
 WITH r AS MATERIALIZED (
@@ -2490,7 +2490,7 @@ WITH r AS MATERIALIZED (
     DELETE FROM "waybill"."waybill_outbox" o USING t WHERE o.route = t.route AND o.seq = t.seq RETURNING 1
 ), c AS (
     INSERT INTO "waybill"."waybill_outbox_notices" (kind, route, slot, slots, key, id, seq)
-    SELECT 1, t.route, t.slot, 1::bigint << t.slot, t.key, t.id, t.seq FROM t WHERE t.tell
+    SELECT 1, t.route, t.slot, 1::bigint << t.slot::int, t.key, t.id, t.seq FROM t WHERE t.tell
 ), g AS (
     UPDATE "waybill"."waybill_outbox" o SET dedupe_key = '', version = o.version + (o.hold = 0)::int FROM l
     WHERE o.route = l.route AND o.seq = l.seq AND l.status = 3
@@ -2499,10 +2499,10 @@ WITH r AS MATERIALIZED (
     INSERT INTO "waybill"."waybill_outbox" (route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, cancellable, due_at, ready_since, dedupe_key, own_id, maybe_sent)
     SELECT r.route, r.id, r.topic, r.key, r.type, r.source, r.content_type, r.correlation_id, r.trace_parent,
            r.occurred_at, r.hlc, r.expires_at, nullif(r.attrs, '')::json, r.body, r.slot, r.cancellable,
-           CASE WHEN d.at > clock_timestamp() THEN d.at END, greatest(d.at, clock_timestamp()), r.dedupe_key, $21::boolean, CASE WHEN coalesce(d.at < clock_timestamp() + interval '1 minute', true) AND (SELECT w.last_value > date_part('epoch', clock_timestamp()) * 1000 FROM "waybill"."waybill_outbox_wake" w) THEN pg_notify('waybill_25c50bbafea3b626', r.route) IS NULL ELSE false END
+           CASE WHEN d.at > clock_timestamp() THEN d.at END, greatest(d.at, clock_timestamp()), r.dedupe_key, $21::boolean, CASE WHEN coalesce(d.at < clock_timestamp() + interval '1 minute', true) AND (SELECT w.last_value::float8 > pg_catalog.date_part('epoch', clock_timestamp()) * '1000' FROM "waybill"."waybill_outbox_wake" w) THEN pg_catalog.pg_notify('waybill_25c50bbafea3b626', r.route) IS NULL ELSE false END
     FROM r
-    CROSS JOIN LATERAL (SELECT coalesce(r.at, clock_timestamp() + nullif(r.delay, 0) * interval '1 microsecond') AS at) d
-    WHERE r.known IS NULL AND (SELECT count(*) FROM x) + (SELECT count(*) FROM g) >= 0
+    CROSS JOIN LATERAL (SELECT coalesce(r.at, clock_timestamp() + nullif(r.delay, 0)::float8 * interval '1 microsecond') AS at) d
+    WHERE r.known IS NULL AND (SELECT pg_catalog.count(*) FROM x) + (SELECT pg_catalog.count(*) FROM g) >= 0
     ON CONFLICT DO NOTHING
     RETURNING route, id
 )
@@ -2511,17 +2511,17 @@ UNION ALL SELECT 1, r.n, '', '', (r.known <> r.source)::int FROM r WHERE r.known
 UNION ALL SELECT 2 + f.other::int, f.n, '', f.id, coalesce(l.status, 0) FROM f LEFT JOIN l ON l.n = f.n
 
 -- statement stage.seed
-SELECT coalesce(max(s.hlc) FILTER (WHERE s.hlc BETWEEN 0 AND b.at), 0), coalesce(max(s.hlc), 0),
-       (SELECT coalesce(max(value), 0) FROM "waybill"."waybill_meta" WHERE name = 'waybill_outbox.compatible'), EXISTS (
+SELECT coalesce(pg_catalog.max(s.hlc) FILTER (WHERE s.hlc BETWEEN 0 AND b.at), 0), coalesce(pg_catalog.max(s.hlc), 0),
+       (SELECT coalesce(pg_catalog.max(value), 0) FROM "waybill"."waybill_meta" WHERE name = 'waybill_outbox.compatible'), EXISTS (
     SELECT FROM pg_index x
     WHERE x.indrelid = '"waybill"."waybill_outbox"'::regclass AND x.indisunique AND x.indisvalid AND x.indnatts = 2
-      AND trim('"' FROM coalesce(pg_get_expr(x.indpred, x.indrelid), 'own_id')) = 'own_id'
-      AND (SELECT count(*) FROM pg_attribute a
+      AND trim('"' FROM coalesce(pg_catalog.pg_get_expr(x.indpred, x.indrelid), 'own_id')) = 'own_id'
+      AND (SELECT pg_catalog.count(*) FROM pg_attribute a
            WHERE a.attrelid = x.indrelid AND a.attnum = ANY (x.indkey) AND a.attname IN ('route', 'id')) = 2)
-FROM (SELECT ((date_part('epoch', clock_timestamp() + interval '1 minute') * 1000)::bigint << 16 | 65535) AS at) b, (
+FROM (SELECT ((pg_catalog.date_part('epoch', clock_timestamp() + interval '1 minute') * '1000')::bigint << 16 | '65535') AS at) b, (
     SELECT m.value AS hlc FROM "waybill"."waybill_meta" m WHERE m.name = 'waybill_outbox.hlc'
     UNION ALL
-    SELECT n.hlc FROM (SELECT ro.route FROM "waybill"."waybill_outbox_routes" ro UNION SELECT unnest($1::text[])) r
+    SELECT n.hlc FROM (SELECT ro.route FROM "waybill"."waybill_outbox_routes" ro UNION SELECT pg_catalog.unnest($1::text[])) r
     CROSS JOIN LATERAL (
         SELECT o.hlc FROM "waybill"."waybill_outbox" o
         WHERE o.route = r.route AND o.seq > (SELECT CASE WHEN se.is_called THEN se.last_value ELSE 0 END FROM "waybill"."waybill_outbox_seq" se) - 1000

@@ -97,7 +97,7 @@ CREATE FUNCTION {slot_function}() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN -
     NEW.slot := get_byte(decode(left(md5(NEW.route || E'\x1f' || coalesce(nullif(NEW.key, ''), NEW.id)), 2), 'hex'), 0) >> 2
     ; IF TG_OP = 'INSERT' AND has_sequence_privilege({wake_text}, 'SELECT') THEN
         PERFORM pg_notify({channel}, NEW.route) FROM {wake} w
-        WHERE w.last_value > extract(epoch FROM clock_timestamp()) * 1000 AND (NEW.due_at < clock_timestamp() + interval '1 minute') IS NOT FALSE
+        WHERE w.last_value > (extract(epoch FROM clock_timestamp()) * '1000')::bigint AND (NEW.due_at < clock_timestamp() + interval '1 minute') IS NOT FALSE
     ; END IF; RETURN NEW; END
 $$;
 COMMENT ON FUNCTION {slot_function}() IS 'Waybill: the slot of a record, and the notification of a relay that sleeps';
@@ -231,7 +231,7 @@ COMMENT ON COLUMN {notices}.id IS 'the record''s id';
 COMMENT ON COLUMN {notices}.reason IS 'why the operator ends it, of kind 4';
 CREATE FUNCTION {told_function}() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
     IF has_sequence_privilege({wake_text}, 'SELECT') THEN
-        PERFORM pg_notify({channel}, NEW.route) FROM {wake} w WHERE w.last_value > extract(epoch FROM clock_timestamp()) * 1000
+        PERFORM pg_notify({channel}, NEW.route) FROM {wake} w WHERE w.last_value > (extract(epoch FROM clock_timestamp()) * '1000')::bigint
     ; END IF; RETURN NULL; END
 $$;
 COMMENT ON FUNCTION {told_function}() IS 'Waybill: notifies a relay that sleeps';
