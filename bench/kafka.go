@@ -12,6 +12,7 @@ import (
 
 	"github.com/waybill-go/waybill/contrib/kafka"
 	"github.com/waybill-go/waybill/internal/testenv"
+	"github.com/waybill-go/waybill/relay"
 )
 
 const (
@@ -97,7 +98,7 @@ func latencyKafka(ctx context.Context, env *servers, s scale) (rows []row, err e
 			})
 		}
 		ours := func(ctx context.Context, env *servers, s scale) ([]time.Duration, error) {
-			return staged(ctx, env, bus, false, func(send sender) ([]time.Duration, error) { return pacedTo(s, pacedRate, arrive, send) })
+			return staged(ctx, env, bus, false, relay.PacingPrompt, func(send sender) ([]time.Duration, error) { return pacedTo(s, pacedRate, arrive, send) })
 		}
 		for range s.pairs {
 			for _, m := range []struct {

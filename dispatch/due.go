@@ -39,10 +39,13 @@ type timers struct {
 	none bool          // nothing more was due then
 	last int64         // the greatest number that was known then
 	rest time.Duration // the latest pause; doubled while the member is calm
+
+	missing   int64 // numbers that were drawn, and whose records no read has brought
+	missingTo int64 // the greatest of them
 }
 
 // reset forgets what the store said to a session that has ended.
-func (t *timers) reset() { t.at, t.none, t.last, t.rest = time.Time{}, false, 0, 0 }
+func (t *timers) reset() { *t = timers{sent: t.sent} }
 
 // askBy makes sure that the store is asked by then.
 func (t *timers) askBy(at time.Time) { t.at = earliest(t.at, at) }
@@ -51,6 +54,23 @@ func (t *timers) askBy(at time.Time) { t.at = earliest(t.at, at) }
 func (t *timers) wake(now time.Time, pause time.Duration) {
 	t.rest = 0
 	t.askBy(later(t.sent.Add(pause), now))
+}
+
+// noteMissing takes in how many numbers were drawn for which a read brought no record. A timer may have them. While the
+// member gathers, no Wake asks for timers. So the store is asked if records are still missing one read later, until
+// their transactions have ended: visible is up to where they have.
+func (t *timers) noteMissing(now time.Time, n, last, visible int64) {
+	old := t.missing > 0
+	if t.missing = max(t.missing+n, 0); n > 0 {
+		t.missingTo = last
+	}
+	if !old || t.missing == 0 {
+		return
+	}
+	t.wake(now, duePause)
+	if visible >= t.missingTo {
+		t.missing = 0
+	}
 }
 
 // nextRest returns the pause until the next Due, if nothing asks for one before.

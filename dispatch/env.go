@@ -13,6 +13,8 @@ type env struct {
 	opts    Options
 	now     time.Time
 	session core.Session // 0: to join
+	// gathering: the latest read had records, so that all routes are read again after ReadEvery.
+	gathering bool
 	// noSweeps is for tests: sweeps find forgotten records, and nothing may rely on them.
 	noSweeps bool
 	bounds

@@ -31,6 +31,10 @@ type Options struct {
 	// Gather is how long an outcome without a waiting caller may wait for others; default 10 ms, negative = not at
 	// all.
 	Gather time.Duration
+	// ReadEvery, if not 0, makes reads few: after a read that had records all routes are read again when it has
+	// passed, without a Wake, and none sooner, unless there was more to read. Outcomes wait for Gather also when no
+	// more are out.
+	ReadEvery time.Duration
 	// LivesFrom is the time from which the lives of records count, if the store of the calls says so; zero: from
 	// when their answer is taken in.
 	LivesFrom time.Time
@@ -63,6 +67,9 @@ type Route struct {
 	Queue bool
 }
 
+// usualGather is the default of Options.Gather.
+const usualGather = 10 * time.Millisecond
+
 // withDefaults returns o with the defaults set.
 func (o Options) withDefaults() Options {
 	o.Lease = orElse(o.Lease, 10*time.Second)
@@ -72,7 +79,7 @@ func (o Options) withDefaults() Options {
 	o.MaxKeys = orElse(o.MaxKeys, 100_000)
 	o.PollMin = orElse(o.PollMin, 2*time.Millisecond)
 	o.PollMax = orElse(o.PollMax, time.Second)
-	o.Gather = max(orElse(o.Gather, 10*time.Millisecond), 0)
+	o.Gather = max(orElse(o.Gather, usualGather), 0)
 	routes := make([]Route, len(o.Routes))
 	for i, r := range o.Routes {
 		if r.Name == "" {

@@ -102,7 +102,7 @@ func (rt *route) readDue() time.Time {
 	if slices.ContainsFunc(rt.groups, func(g *group) bool { return !g.loaded || g.loads }) {
 		return rt.now
 	}
-	at := rt.pace.readAt
+	at := rt.gathered(rt.pace.readAt)
 	if rt.room() <= 0 { // whatever the pause: operators wait
 		at = rt.pace.askedAt.Add(lookEvery)
 	} else if rt.pace.more || slices.ContainsFunc(rt.toRead, func(k *key) bool { return !k.slow }) {
@@ -115,6 +115,19 @@ func (rt *route) readDue() time.Time {
 		}
 	}
 	return at
+}
+
+// gathered returns when a read that is due at some time is made: not within ReadEvery of the latest one, and when that
+// has passed if the latest read had records.
+func (rt *route) gathered(at time.Time) time.Time {
+	if rt.opts.ReadEvery == 0 {
+		return at
+	}
+	soonest := rt.pace.askedAt.Add(rt.opts.ReadEvery)
+	if rt.gathering {
+		return soonest
+	}
+	return later(at, soonest)
 }
 
 // read returns the next read, or nil. While partitions are released there is none: it could bring records of a

@@ -67,7 +67,7 @@ func (d *Dispatcher) readDone(r *reading, result *core.ReadResult, c *Call) {
 	d.reads.takingIn = true
 	d.takeNotices(result)
 	d.loadNewlyOwned(r, result)
-	found := map[*route]bool{}
+	found := map[*route]int{}
 	d.positions(r, result, visible)
 	d.keyPages(r, result)
 	d.records(r, result, found)
@@ -80,14 +80,20 @@ func (d *Dispatcher) readDone(r *reading, result *core.ReadResult, c *Call) {
 		k.touched = false
 		d.advance(k)
 	}
+	fresh := 0
 	for _, rt := range r.routes {
-		rt.rest(found[rt] || moved && rt.unresolved())
+		fresh += found[rt]
+		rt.rest(found[rt] > 0 || moved && rt.unresolved())
 		rt.merge(result.LastSeq)
 	}
 	for _, g := range r.newlyOwned {
 		if g.loaded && !g.loads {
 			g.route.pace.readAt = d.now // no range of it was read
 		}
+	}
+	if d.opts.ReadEvery > 0 {
+		d.gathering = fresh > 0
+		d.timers.noteMissing(d.now, drawn-int64(fresh), result.LastSeq, visible)
 	}
 	d.noteUnread(result, drawn)
 }
@@ -273,7 +279,7 @@ func (d *Dispatcher) keyPages(r *reading, result *core.ReadResult) {
 
 // records takes in the records of the ranges, in the order of their numbers over all ranges: two ranges of a read can
 // bring records of the same key. A sweep only finds keys: the records of a key that it read are read by key.
-func (d *Dispatcher) records(r *reading, result *core.ReadResult, found map[*route]bool) {
+func (d *Dispatcher) records(r *reading, result *core.ReadResult, found map[*route]int) {
 	type read struct {
 		rec   *core.Record
 		group *group
@@ -301,7 +307,9 @@ func (d *Dispatcher) records(r *reading, result *core.ReadResult, found map[*rou
 		}
 		d.reads.late = all[i].kind == rangeLate
 		// A late scan meets records again that wait behind an earlier one of their key.
-		found[rt] = found[rt] || !d.reads.late || !rt.accountsFor(rec)
+		if !d.reads.late || !rt.accountsFor(rec) {
+			found[rt]++
+		}
 		if all[i].kind == rangeSweep && rt.ordered() && rec.Envelope.Key != "" {
 			d.readForgotten(rt, rec)
 			continue

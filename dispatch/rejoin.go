@@ -9,7 +9,7 @@ import "github.com/waybill-go/waybill/core"
 // rejoin ends the session: its records belong to others now. Items that are out are not taken back; their outcomes are
 // ignored.
 func (d *Dispatcher) rejoin() {
-	d.session = 0
+	d.session, d.gathering = 0, false
 	d.self.reset()
 	d.peers.reset()
 	d.presence.reset()

@@ -108,10 +108,25 @@ func (d *Dispatcher) settleDue() time.Time {
 		return time.Time{}
 	}
 	at := s.since
-	if !s.urgent && d.moreComing() && len(s.items) < min(d.opts.Batch, fullSettle) && !d.releases.busy() && !d.self.stopping {
-		at = at.Add(d.opts.Gather)
+	if !s.urgent && len(s.items) < min(d.opts.Batch, fullSettle) && !d.releases.busy() && !d.self.stopping {
+		at = at.Add(d.gatherFor())
 	}
 	return later(at, d.calls.notBefore[CallSettle])
+}
+
+// gatherFor returns how long outcomes wait for others. A member that makes few reads waits also if no more are out, but
+// not while a route has no room, or a crash window: the next records need the places of those that are published.
+func (d *Dispatcher) gatherFor() time.Duration {
+	few := d.opts.ReadEvery > 0
+	switch {
+	case few && !slices.ContainsFunc(d.routes, func(rt *route) bool { return rt.room() <= 0 || len(rt.suspects.crashWindow) > 0 }):
+		return d.opts.Gather
+	case !d.moreComing():
+		return 0
+	case few:
+		return min(d.opts.Gather, usualGather)
+	}
+	return d.opts.Gather
 }
 
 // moreComing reports whether more outcomes are likely to come soon.

@@ -221,10 +221,14 @@ func (s *sim) join() {
 			routes[i].Pipelined = 4
 		}
 	}
-	m.d = New(Options{
+	o := Options{
 		Name: strconv.Itoa(m.name), Routes: routes, Lease: s.cfg.lease, Batch: s.cfg.batch, Window: 4 * s.cfg.batch, Gather: 3 * time.Millisecond, Handlers: s.cfg.handlers,
 		NewSession: func() core.Session { s.sessions++; return core.Session(s.sessions) },
-	})
+	}
+	if s.cfg.handlers == 0 && s.cfg.seed%3 == 1 { // a relay that saves
+		o.ReadEvery, o.Gather = 25*time.Millisecond, 100*time.Millisecond
+	}
+	m.d = New(o)
 	m.d.noSweeps = s.cfg.noSweeps
 	m.d.keyDepth = cmp.Or(s.cfg.depth, keyDepth)
 	if s.cfg.handlers > 0 && s.cfg.seed%4 != 0 { // what takes thousands of records happens with a few

@@ -106,10 +106,11 @@ func (d *Dispatcher) Ready(route string) int {
 func (d *Dispatcher) Out() int { return d.work.out }
 
 // Idle reports that all readable records of a route were read, and that no read is due or under way. Records that are
-// staged later are found at the next poll, or after a Wake.
+// staged later are found at the next poll, or after a Wake. No route is idle while one of them has records every
+// ReadEvery: the next read comes by itself, and no transaction has to wake the member.
 func (d *Dispatcher) Idle(now time.Time, route string) bool {
 	rt := d.byName[route]
-	if rt == nil || !d.self.joined || d.calls.busy(CallRead) && slices.Contains(d.reads.routes, rt) {
+	if rt == nil || !d.self.joined || d.gathering || d.calls.busy(CallRead) && slices.Contains(d.reads.routes, rt) {
 		return false
 	}
 	return len(rt.groups) > 0 && rt.room() > 0 && rt.readDue().After(now)

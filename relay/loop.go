@@ -35,6 +35,9 @@ func newEngine(ctx context.Context, r *Relay, once bool) *engine {
 		LivesFrom: e.began, Window: window, Batch: min(window, maxRead),
 		Bytes: r.opts.bytes(), PollMin: r.opts.PollMin, PollMax: r.opts.PollMax,
 	}
+	if r.opts.Pacing == PacingSaving && !once {
+		o.ReadEvery, o.Gather = savingRead, savingSettle
+	}
 	for i := range r.routes {
 		rt := e.newRoute(&r.routes[i])
 		e.routes[rt.Name] = rt

@@ -7,6 +7,12 @@ func postgresql() []mutant {
 	all := group{pkg: "./store/postgres", server: true}.of(
 		mutant{id: "postgres-peek-open", fault: "a Peek takes a transaction for ended that is open", file: "store/postgres/outboxes.go", old: "pg_current_xact_id()::text::bigint", new: "pg_snapshot_xmax(pg_current_snapshot())::text::bigint", tests: "^TestPeekAtAnOutbox$"},
 		mutant{id: "postgres-look-locked", fault: "a sequence that is locked hides all outboxes", file: "store/postgres/outboxes.go", old: "pgErr.Code == \"55P03\"", new: "pgErr.Code == \"00000\"", tests: "^TestLookAtOutboxes$"},
+		mutant{id: "postgres-look-owner", fault: "a schema of a stranger is served", file: "store/postgres/outboxes.go", old: "err = row.Scan(&d.Name, &d.Last, &d.LastNotice, &page.Xmin, &owner); owner != \"\"", new: "err = row.Scan(&d.Name, &d.Last, &d.LastNotice, &page.Xmin, &owner); false", tests: "^TestOutboxesOfAStranger$"},
+		mutant{id: "postgres-peek-owner", fault: "a table of a stranger is read", file: "store/postgres/internal/schema/owners.go", old: "c.relname = ANY ($2::text[])) x", new: "c.relname = ANY ($2::text[]) AND false) x", tests: "^TestOutboxesOfAStranger$"},
+		mutant{id: "postgres-owners", fault: "the owners that the options name are strangers", file: "store/postgres/internal/schema/owners.go", old: " OR a.rolname = ANY (` + param + `::text[])", new: " OR a.rolname = ANY (` + param + `::text[]) AND false", tests: "^TestOutboxesOfAStranger$"},
+		mutant{id: "postgres-migrate-owner", fault: "a migration runs the trigger of a stranger", file: "store/postgres/internal/schema/owners.go", old: "\tif err != nil || owner == \"\" {", new: "\tif err != nil || owner != \"x\" {", tests: "^TestMigrationOfAStranger$"},
+		mutant{id: "postgres-qualified", fault: "a neighbour's function is called in place of the server's", file: "store/postgres/internal/schema/names.go", old: "\ttext = Qualified(text)\n", new: "", tests: "^TestNo(FunctionOf|StatementCalls)ANeighbour$"},
+		mutant{id: "postgres-operators", fault: "a neighbour's operator is called in place of the server's", file: "store/postgres/hold.go", old: "($3::bigint >> r.slot::int) & '1' = 1", new: "($3::bigint >> r.slot) & 1 = 1", tests: "^TestNoStatementCallsANeighbour$"},
 		mutant{id: "postgres-look-like", fault: "an underscore in the name of a schema stands for any character", file: "store/postgres/outboxes.go", old: "\"_\", `\\_`, ", new: "", tests: "^TestLookAtOutboxes$"},
 		mutant{id: "pg-client-encoding", fault: "texts of a connection are taken for another encoding", file: "store/postgres/internal/schema/check.go", old: "a.Client != \"UTF8\" &&", new: "a.Client == \"\" &&", tests: "^TestClientEncoding$"},
 		mutant{id: "postgres-quoted-ids", fault: "ids are not unique where the server quotes identifiers", file: "store/postgres/clock.go", old: `trim('"' FROM coalesce(pg_get_expr(x.indpred, x.indrelid), 'own_id'))`, new: `coalesce(pg_get_expr(x.indpred, x.indrelid), 'own_id')`, tests: "^TestQuotedIdentifiers$"},
@@ -99,8 +105,24 @@ func postgresql() []mutant {
 		mutant{id: "postgres-id-taken-keyed", fault: "with a dedupe key the id of another service makes a message a duplicate", file: "store/postgres/dedupe_sql.go", old: "(k.source <> r.source)::int", new: "(k.source < '')::int", tests: "^TestSuite$/^id-of-another-source-is-refused$"},
 	)
 	const grants, outbox = "store/postgres/internal/schema/grants.go", "store/postgres/internal/schema/migrations/0002_outbox_create.up.sql"
-	const wait = "store/postgres/internal/listen/wait.go"
+	const wait, cover = "store/postgres/internal/listen/wait.go", "store/postgres/internal/listen/cover.go"
+	all = append(all, group{pkg: "./internal/tests/costs"}.of(
+		mutant{id: "postgres-cover-wait", fault: "a relay that listens looks all the same", file: wait, old: "d > 0 {\n\t\t\tif w.sleepUntil(", new: "d > 1<<62 {\n\t\t\tif w.sleepUntil(", tests: "^TestLightLoad$/^prompt$"},
+	)...)
 	all = append(all, group{pkg: "./store/postgres/internal/listen"}.of(
+		mutant{id: "postgres-hears-itself", fault: "under a steady load a relay looks every millisecond for ever", file: wait, old: "if w.listener.conn != nil && !w.listener.works() && w.listener", new: "if false && w.listener", tests: "^TestHearsItselfUnderALoad$"},
+		mutant{id: "postgres-cover-short", fault: "a relay says for a moment only that it sleeps", file: wait, old: "max(least, tellFor*safetyPoll).Milliseconds()", new: "least.Milliseconds()", tests: "^TestOneSaysThatAllSleep$"},
+		mutant{id: "postgres-cover-before", fault: "a read counts that began before the first look", file: cover, old: "!began.After(c.since) || ", new: "", tests: "^TestCover$"},
+		mutant{id: "postgres-cover-after", fault: "a read counts that began when nothing was said any more", file: cover, old: " || began.After(c.until) {\n\t\treturn 0", new: " {\n\t\treturn 0", tests: "^TestCover$"},
+		mutant{id: "postgres-cover-open", fault: "a transaction that staged before is taken for one that notifies", file: cover, old: "if id < c.before {", new: "if id < 0 {", tests: "^TestCover$"},
+		mutant{id: "postgres-cover-strict", fault: "any open transaction ends the cover", file: cover, old: "if id < c.before {", new: "if id > 0 {", tests: "^TestCover$"},
+		mutant{id: "postgres-cover-gap", fault: "a gap in what is said is not noticed", file: cover, old: " || began.After(c.until) {\n\t\t*c", new: " {\n\t\t*c", tests: "^TestCover$"},
+		mutant{id: "postgres-cover-lapsed", fault: "nobody said it until now, and the cover goes on", file: cover, old: "if w.lapsed || c.conn", new: "if c.conn", tests: "^TestCover$"},
+		mutant{id: "postgres-cover-conn", fault: "what a lost connection heard counts", file: cover, old: " || w.cover.conn != w.listener.conn || w.gap", new: " || w.gap", tests: "^TestCover$"},
+		mutant{id: "postgres-cover-wait-ends", fault: "a notification that ended a Wait is forgotten without a read", file: wait, old: "\t\tw.uncover(r)\n", new: "\t\t_ = r\n", tests: "^TestCover$"},
+		mutant{id: "postgres-cover-others", fault: "a notification for a route that is not waited for is forgotten", file: "store/postgres/internal/listen/listener.go", old: "\tl.others(payload)\n", new: "", tests: "^TestCover$"},
+		mutant{id: "postgres-cover-look", fault: "a relay trusts notifications for seconds", file: cover, old: "w.looked.Add(safetyPoll)", new: "w.looked.Add(time.Hour)", tests: "^TestCover$"},
+		mutant{id: "postgres-cover-busy", fault: "under load each commit notifies", file: cover, old: " || w.gap < busyGap && time.Since(w.worked) < w.awake {", new: " {", tests: "^TestCover$"},
 		mutant{id: "postgres-far-look", fault: "a relay far away looks before each read", file: wait, old: "return fresh && w.far() &&", new: "return fresh && !w.far() &&", tests: "^TestFarRelayReadsOn$"},
 		mutant{id: "postgres-far-spin", fault: "a relay far away reads again and again", file: wait, old: "\tw.fresh = false\n", new: "", tests: "^TestFarRelayReadsOn$"},
 		mutant{id: "postgres-far-rare", fault: "a relay far away reads again after each record, however rare", file: wait, old: " && w.gap < 2*w.trip", new: "", tests: "^TestFarRelayReadsOn$"},

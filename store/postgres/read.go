@@ -22,7 +22,7 @@ const defaultLimit = 1000
 // Read answers all parts of request from one snapshot and locks nothing. A read that met a body with more than its
 // share of the bytes is repeated only if a range came back empty: the cut ranges have the records before that body.
 func (o *Outbox) Read(ctx context.Context, self core.Session, request core.ReadRequest) (core.ReadResult, error) {
-	shared := o.large.Add(-1) < 0
+	shared, began := o.large.Add(-1) < 0, time.Now()
 	result, cut, err := o.readOnce(ctx, self, &request, shared)
 	if cut {
 		o.large.Store(largeReads)
@@ -33,7 +33,7 @@ func (o *Outbox) Read(ctx context.Context, self core.Session, request core.ReadR
 	if err != nil || !result.IsMember {
 		return core.ReadResult{}, err
 	}
-	o.waiter.Read(&request, &result)
+	o.waiter.Read(began, &request, &result)
 	return result, nil
 }
 

@@ -15,11 +15,11 @@ func (o *Outbox) Wake() { o.waiter.Wake() }
 
 // Wait blocks until there may be something to hand out on routes; see [core.Waiter]. It opens a connection of its own
 // to LISTEN on, with the pool's configuration, and keeps it for the next call; it closes it when ctx ends, as does
-// [Outbox.Close]. (Over a *sql.DB it is one of the pool's connections.) While nothing happens it makes two queries a
-// second, and after half a minute one in 20 s, as long as notifications arrive and no transaction is open; under load,
-// for 20 ms after a read that had records, one a millisecond, unless the answer takes longer. If LISTEN does not work
-// (it was lost, or there is a pooler that shares connections by transaction), Wait polls, and tries again from time to
-// time; behind such a pooler no more.
+// [Outbox.Close]. (Over a *sql.DB it is one of the pool's connections.) While nothing happens, or each commit notifies
+// it, it makes two queries a second, and after half a minute without work one in 20 s, as long as notifications arrive
+// and no transaction is open; under load, for 20 ms after a read that had records, one a millisecond, unless the answer
+// takes longer. If LISTEN does not work (it was lost, or there is a pooler that shares connections by transaction),
+// Wait polls, and tries again from time to time; behind such a pooler no more.
 func (o *Outbox) Wait(ctx context.Context, routes []string, limit time.Duration) (core.WakeCause, error) {
 	if err := o.ready(ctx); err != nil {
 		return core.WakePoll, err

@@ -7,6 +7,7 @@ import (
 	"context"
 	"encoding/json"
 	"flag"
+	"fmt"
 	"log/slog"
 	"os"
 	"os/signal"
@@ -102,12 +103,16 @@ func (m *member) run(ctx context.Context) error {
 	return m.consume(ctx)
 }
 
+// programName is how the database knows a process.
+func programName(pid int) string { return fmt.Sprintf("outages-%d", pid) }
+
 func (m *member) open(ctx context.Context, dsn string) (*pgxpool.Pool, error) {
 	cfg, err := pgxpool.ParseConfig(dsn)
 	if err != nil {
 		return nil, err
 	}
 	cfg.MaxConns = 12
+	cfg.ConnConfig.RuntimeParams["application_name"] = programName(os.Getpid())
 	cfg.ConnConfig.ConnectTimeout = 5 * time.Second
 	if m.prepare != nil {
 		m.prepare(cfg)

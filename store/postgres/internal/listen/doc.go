@@ -8,8 +8,9 @@
 //     works, else within half a second. A message that was staged without a notification ends a long sleep within
 //     20 s, or by [Waiter.Saw].
 //   - A Wait ends when a record comes due that [Waiter.DueIn] was told of.
-//   - While nothing happens there are two queries a second, and after half a minute three in a minute. There are two a
-//     second as long as LISTEN does not work, or a transaction is open that may have staged.
+//   - While nothing happens, or each commit notifies, there are two queries a second. After half a minute without work
+//     there are three in a minute, but two a second as long as LISTEN does not work, or a transaction is open that may
+//     have staged.
 //   - A relay that sleeps has said so without a gap: of a Stage that begins later, the commit notifies it.
 //   - Behind a pooler that shares connections by transaction there is no LISTEN, which would stay with a session of
 //     others. If the pooler is not recognised as such, a notification to itself does not arrive; after two of these

@@ -36,6 +36,7 @@ type listener struct {
 	logger         func() *slog.Logger
 	repeats        *obs.Limiter
 	listen, notify string
+	others         func(route string) // is told of notifications for routes that no Wait is for; "" = all routes
 
 	conn     *pgx.Conn // nil if there is none
 	end      func(ctx context.Context)
@@ -120,7 +121,11 @@ func (l *listener) take(payload string, routes []string) bool {
 		l.self, l.backoff, l.deaf = "", 0, 0
 		return false
 	}
-	return payload == "" || slices.Contains(routes, payload)
+	if payload != "" && slices.Contains(routes, payload) {
+		return true
+	}
+	l.others(payload)
+	return payload == ""
 }
 
 // lost gives the listening connection up and says so. Polling goes on.

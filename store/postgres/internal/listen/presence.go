@@ -75,7 +75,7 @@ func (p *presence) isDirect(ctx context.Context, conn *pgx.Conn, token int64) (b
 		return false, err
 	}
 	err := p.conns.Use(ctx, func(other *pgx.Conn) error { // see listener.start
-		_, err := other.Exec(ctx, "SELECT pg_notify($1, '')", pgx.QueryExecModeExec, channel)
+		_, err := other.Exec(ctx, "SELECT pg_catalog.pg_notify($1, '')", pgx.QueryExecModeExec, channel)
 		return err
 	})
 	if err != nil {
@@ -99,7 +99,7 @@ func (p *presence) isDirect(ctx context.Context, conn *pgx.Conn, token int64) (b
 
 // lock takes the advisory lock, and listens no more.
 func lock(ctx context.Context, conn *pgx.Conn, token int64) error {
-	answers, err := conn.PgConn().Exec(ctx, "UNLISTEN *; SELECT pg_try_advisory_lock("+strconv.FormatInt(token, 10)+")").ReadAll()
+	answers, err := conn.PgConn().Exec(ctx, "UNLISTEN *; SELECT pg_catalog.pg_try_advisory_lock("+strconv.FormatInt(token, 10)+")").ReadAll()
 	if err == nil && string(answers[1].Rows[0][0]) != "t" {
 		err = dberr.Misconfigured("acquire presence", "another session has advisory lock %d: no other program may use numbers from 2^62 on", token)
 	}

@@ -34,8 +34,8 @@ const (
 	// firstPoll is the first pause after there was work; pauses double from there to safetyPoll.
 	firstPoll = 5 * time.Millisecond
 	// asleepMargin is how much longer than until the next poll staging goes on to notify at least, and half of the
-	// pause more. To say so takes a transaction id. So one relay says it for tellFor of the shorter pauses, for
-	// itself and for all others that sleep.
+	// pause more. To say so takes a transaction id. So one relay says it for tellFor safety polls, for itself and
+	// for all others that sleep.
 	asleepMargin = 10 * time.Millisecond
 	tellFor      = 4
 	// A relay that gets a record more often than every busyGap, and had one awakeFor ago or less, looks again every
@@ -55,8 +55,8 @@ const (
 // staged or decided, which transactions have ended, and whether it is said now and was until now. It says so first.
 const (
 	sleepSQL = `
-SELECT coalesce(s.until, 0), ` + DrawnSQL + `, s.until IS NOT NULL AND w.last_value >= t.now
-FROM {wake} w CROSS JOIN (SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint AS now) t
+SELECT coalesce(s.until - t.now, 0), ` + DrawnSQL + `, s.until IS NOT NULL AND w.last_value >= t.now
+FROM {wake} w CROSS JOIN (SELECT (extract(epoch FROM clock_timestamp()) * '1000')::bigint AS now) t
 CROSS JOIN LATERAL (SELECT CASE WHEN w.last_value >= t.now + $1::bigint THEN w.last_value ELSE (
         SELECT setval({wake_text}, greatest(v.last_value, t.now + $2::bigint))
         FROM (SELECT pg_try_advisory_xact_lock(%d) AS taken OFFSET 0) l
@@ -88,9 +88,11 @@ type Waiter struct {
 	listener    listener      // only Wait uses it, one call at a time
 	trip        time.Duration // as short as a look is of late; only Wait uses it
 	lapsed      bool          // at or before the latest look no relay says that it sleeps; only Wait uses it
+	looked      time.Time     // the latest look that said so; only Wait uses it
 	presence    presence
 
 	mu         sync.Mutex
+	cover      cover
 	seen       map[string]seen      // by route, as of the latest read
 	lastNotice int64                // as of the latest read
 	worked     time.Time            // when a read last had records
@@ -112,11 +114,17 @@ type Waiter struct {
 
 // New returns a Waiter. It connects at the first Wait or Acquire.
 func New(o Options) *Waiter {
-	return &Waiter{
+	w := &Waiter{
 		conns: o.Conns, sleep: o.Names.SQL(fmt.Sprintf(sleepSQL, announceLock(o.Names.Channel()))), look: o.Names.SQL(lookSQL),
 		listener: newListener(o), presence: presence{conns: o.Conns, off: o.Off, logger: o.Logger},
 		seen: map[string]seen{}, dueAt: map[string]time.Time{}, pause: firstPoll, awake: awakeFor, calm: calmFor, deep: deepPoll, calmFrom: time.Now(),
 	}
+	w.listener.others = func(route string) {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		w.uncover(route)
+	}
+	return w
 }
 
 // announceLock is the number of the advisory lock under which relays of a channel say that they sleep. It is one of
@@ -127,16 +135,18 @@ func announceLock(channel string) int64 {
 	return tokenFrom + int64(h.Sum64()>>2)
 }
 
-// seen is what a read of a route knew: the last numbers that were drawn, and from which mark on there are only
-// transactions that it has not missed; 0 if it missed none.
-type seen struct{ last, lastNotice, before int64 }
+// seen is what a read of a route knew: the last numbers that were drawn, from which mark on there are only transactions
+// that it has not missed, 0 if it missed none, and the cover under which each transaction notifies that it missed, 0 if
+// there was none.
+type seen struct{ last, lastNotice, before, cover int64 }
 
-// Read notes what a read saw of the routes that it read up to the last number, and that it had records.
-func (w *Waiter) Read(request *core.ReadRequest, result *core.ReadResult) {
+// Read notes what a read that began at some time saw of the routes that it read up to the last number, and that it had
+// records.
+func (w *Waiter) Read(began time.Time, request *core.ReadRequest, result *core.ReadResult) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	// The number of notices was looked up after the snapshot: it may not show the newest ones.
-	s := seen{last: result.LastSeq, lastNotice: w.lastNotice}
+	s := seen{last: result.LastSeq, lastNotice: w.lastNotice, cover: w.cover.read(began, result)}
 	w.lastNotice = result.LastNotice
 	if len(result.RunningTxs) > 0 || result.LastSeqXmax > result.SnapshotXmax {
 		s.before = max(result.SnapshotXmax, result.LastSeqXmax)
@@ -196,6 +206,20 @@ func (w *Waiter) Wait(ctx context.Context, routes []string, limit time.Duration)
 			return w.timedOut(routes), nil // the next Wait begins with a look
 		}
 		w.listener.keep(ctx)
+		// Under a steady load each Wait may end with its first look. The notification to itself is there by
+		// then.
+		if w.listener.conn != nil && !w.listener.works() && w.listener.takeArrived(ctx, routes) {
+			w.stirred()
+			return core.WakeNotify, nil
+		}
+		if d := min(w.coveredFor(routes), w.left(routes, began.Add(limit))); d > 0 {
+			if w.sleepUntil(ctx, routes, d) {
+				w.stirred()
+				return core.WakeNotify, nil
+			}
+			pause = 0
+			continue
+		}
 		notified := false
 		changed, err := w.stayAwake(ctx, routes, limit)
 		pause = 0
@@ -294,6 +318,9 @@ func (w *Waiter) enter(routes []string) bool {
 func (w *Waiter) ended() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	for _, r := range w.routes { // the caller reads before it relies on notifications again
+		w.uncover(r)
+	}
 	w.waits, w.routes = false, nil
 }
 
@@ -357,8 +384,8 @@ func (w *Waiter) lookAround(ctx context.Context, routes []string, pause time.Dur
 	}
 	w.listener.takeArrived(ctx, routes) // it came before this look
 	w.listener.overdue = time.Now().After(w.listener.selfBy)
-	least := pause + pause/2 + asleepMargin
-	return w.ask(ctx, routes, w.sleep, least.Milliseconds(), max(least, tellFor*min(pause, safetyPoll)).Milliseconds())
+	least := max(pause, safetyPoll)*3/2 + asleepMargin
+	return w.ask(ctx, routes, w.sleep, least.Milliseconds(), max(least, tellFor*safetyPoll).Milliseconds())
 }
 
 // stayAwake looks again and again as long as there was much to do not long ago, for at most limit, and announces
@@ -385,17 +412,20 @@ func (w *Waiter) stayAwake(ctx context.Context, routes []string, limit time.Dura
 // ask runs one of the looking statements, on the listening connection if there is one, and returns the result of
 // changed.
 func (w *Waiter) ask(ctx context.Context, routes []string, sql string, args ...any) (bool, error) {
-	var ignored, last, lastNotice, xmin int64
+	var left, last, lastNotice, xmin int64
 	var said bool
 	if w.listener.conn != nil {
 		began := time.Now()
 		answer, cancel := context.WithTimeout(ctx, lookLimit)
 		defer cancel()
-		err := w.listener.conn.QueryRow(answer, sql, args...).Scan(&ignored, &last, &lastNotice, &xmin, &said)
+		err := w.listener.conn.QueryRow(answer, sql, args...).Scan(&left, &last, &lastNotice, &xmin, &said)
 		if err == nil {
 			w.took(time.Since(began))
 			if w.lapsed = !said; w.lapsed {
 				w.stirred()
+			}
+			if sql == w.sleep {
+				w.saidFor(began, time.Duration(left)*time.Millisecond)
 			}
 			return w.changed(routes, last, lastNotice, xmin), nil
 		}
@@ -406,7 +436,7 @@ func (w *Waiter) ask(ctx context.Context, routes []string, sql string, args ...a
 	}
 	w.stirred()
 	err := w.conns.Use(ctx, func(conn *pgx.Conn) error {
-		return conn.QueryRow(ctx, w.look).Scan(&ignored, &last, &lastNotice, &xmin, &said)
+		return conn.QueryRow(ctx, w.look).Scan(&left, &last, &lastNotice, &xmin, &said)
 	})
 	if err != nil {
 		return false, err

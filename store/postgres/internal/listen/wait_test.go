@@ -135,7 +135,7 @@ func TestBusyRelayIsNotNotified(t *testing.T) {
 	}
 	wait(time.Millisecond) // it connects
 	read := func() {
-		w.Read(&core.ReadRequest{Ranges: []core.Range{{RouteSlots: core.RouteSlots{Route: waybill.DefaultRoute}, UpToSeq: 1 << 62}}},
+		w.Read(time.Now(), &core.ReadRequest{Ranges: []core.Range{{RouteSlots: core.RouteSlots{Route: waybill.DefaultRoute}, UpToSeq: 1 << 62}}},
 			&core.ReadResult{Ranges: []core.Records{{Records: make([]core.Record, 10)}}})
 	}
 	w.awake = time.Hour // however slow this test is, the latest record is not long ago
@@ -173,11 +173,11 @@ func TestPauses(t *testing.T) {
 		}
 	}
 	rg := []core.Range{{UpToSeq: 1 << 62}}
-	w.Read(&core.ReadRequest{Ranges: rg}, &core.ReadResult{Ranges: []core.Records{{}}})
+	w.Read(time.Now(), &core.ReadRequest{Ranges: rg}, &core.ReadResult{Ranges: []core.Records{{}}})
 	if p := w.nextPause(nil); p != safetyPoll {
 		t.Errorf("after an empty read it pauses for %s", p)
 	}
-	w.Read(&core.ReadRequest{Ranges: rg}, &core.ReadResult{Ranges: []core.Records{{Records: make([]core.Record, 1)}}})
+	w.Read(time.Now(), &core.ReadRequest{Ranges: rg}, &core.ReadResult{Ranges: []core.Records{{Records: make([]core.Record, 1)}}})
 	if p := w.nextPause(nil); p != firstPoll {
 		t.Errorf("after work it pauses for %s", p)
 	}
@@ -400,15 +400,15 @@ func TestAnnouncementIsNotShortened(t *testing.T) {
 	hence := time.Now().Add(time.Hour).UnixMilli()
 	for _, sql := range []string{
 		"CREATE SCHEMA slow",
-		"CREATE FUNCTION slow.pg_try_advisory_xact_lock(bigint) RETURNS boolean LANGUAGE sql VOLATILE AS $$ SELECT setval('waybill.waybill_outbox_wake', " +
+		"CREATE FUNCTION slow.taken(bigint) RETURNS boolean LANGUAGE sql VOLATILE AS $$ SELECT setval('waybill.waybill_outbox_wake', " +
 			strconv.FormatInt(hence, 10) + ") > 0 $$",
 		"SELECT setval('waybill.waybill_outbox_wake', 1)",
-		"SET search_path = slow, pg_catalog, public",
 	} {
 		if _, err := w.listener.conn.Exec(ctx, sql); err != nil {
 			t.Fatal(err)
 		}
 	}
+	w.sleep = strings.Replace(w.sleep, "pg_catalog.pg_try_advisory_xact_lock(", "slow.taken(", 1)
 	if _, err := w.lookAround(ctx, []string{waybill.DefaultRoute}, safetyPoll); err != nil {
 		t.Fatal(err)
 	}
@@ -464,7 +464,7 @@ func TestFarRelayReadsOn(t *testing.T) {
 	w := New(Options{}) // a look would have no connection
 	w.awake = time.Hour
 	read := func(records int) {
-		w.Read(&core.ReadRequest{Ranges: []core.Range{{UpToSeq: 1 << 62}}}, &core.ReadResult{Ranges: []core.Records{{Records: make([]core.Record, records)}}})
+		w.Read(time.Now(), &core.ReadRequest{Ranges: []core.Range{{UpToSeq: 1 << 62}}}, &core.ReadResult{Ranges: []core.Records{{Records: make([]core.Record, records)}}})
 	}
 	for range 20 {
 		read(10)
@@ -504,6 +504,22 @@ func TestFarRelayReadsOn(t *testing.T) {
 	w.listener.conn = nil
 }
 
+// DB-10: a steady load ends each Wait with its first look. The listener hears the notification to itself all the same:
+// without it the relay would look every millisecond, for as long as the load lasts.
+func TestHearsItselfUnderALoad(t *testing.T) {
+	t.Parallel()
+	w, _, _ := newWaiter(t)
+	patience.Until(t, "it hears itself", func() bool {
+		w.mu.Lock()
+		w.worked, w.gap = time.Now(), busyGap
+		w.mu.Unlock()
+		if cause, err := w.Wait(t.Context(), []string{waybill.DefaultRoute}, time.Hour); cause != core.WakePoll || err != nil {
+			t.Fatalf("%s, %v; want poll at once", cause, err)
+		}
+		return w.listener.works()
+	})
+}
+
 // DB-10: two relays that have one store value are told so. They never use its connection at a time, and rely on nothing
 // that the other one has read: both poll.
 func TestWaitOfTwoRelays(t *testing.T) {
@@ -514,7 +530,7 @@ func TestWaitOfTwoRelays(t *testing.T) {
 		_, err := w.Wait(t.Context(), routes, patience.Limit)
 		return err
 	}
-	w.Read(&core.ReadRequest{Ranges: []core.Range{{RouteSlots: core.RouteSlots{Route: waybill.DefaultRoute}, UpToSeq: 1 << 62}}},
+	w.Read(time.Now(), &core.ReadRequest{Ranges: []core.Range{{RouteSlots: core.RouteSlots{Route: waybill.DefaultRoute}, UpToSeq: 1 << 62}}},
 		&core.ReadResult{Ranges: []core.Records{{}}}) // of the other relay, which has read all
 	w.Wake()
 	if err := wait(); err != nil { // one at a time
