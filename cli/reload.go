@@ -129,7 +129,9 @@ func (d *daemon) pause(conf *loaded) {
 			if rt.Paused {
 				change = r.Pause
 			}
-			_ = change(route) // one that this relay does not serve needs a restart, which was said
+			if err := change(route); err != nil {
+				d.log.Warn("this route needs a restart", "event", "daemon.restart_needed", "relay", name, "route", route, "error", err)
+			}
 		}
 	}
 }

@@ -156,6 +156,27 @@ func TestSignals(t *testing.T) {
 	}
 }
 
+// SIGHUP with a paused route that the relay does not serve is answered, whether the route has a name or is the default.
+func TestSignalForAnotherRoute(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	base := strings.Replace(b.base(), "kind: memory", "kind: stuck", 1)
+	base += "relays:\n  a:\n    routes:\n      - name: orders\n"
+	conf := write(t, base)
+	p := process(t, "relay", "--config", conf)
+	patience.Until(t, "starting", func() bool { return strings.Contains(p.Log.String(), "event=relay.start") })
+	rewrite(t, conf, base+"      - paused: true\n")
+	p.Signal(syscall.SIGHUP)
+	patience.Until(t, "an answer", func() bool {
+		return strings.Contains(p.Log.String(), "event=daemon.restart_needed relay=a route=default error=")
+	})
+	p.Signal(syscall.SIGTERM)
+	ended(t, p)
+	if strings.Contains(p.Log.String(), "event=relay.pause") {
+		t.Errorf("a route was paused:\n%s", p.Log.String())
+	}
+}
+
 // While the first SIGTERM waits for confirms, the probes go on and say so. A second one ends the process at once.
 func TestSecondSignal(t *testing.T) {
 	t.Parallel()
