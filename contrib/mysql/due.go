@@ -114,15 +114,19 @@ func (d *due) next(in time.Duration) {
 	}
 }
 
-// first locks the first records of a list, and leaves out those that are locked or have changed: they are due at once.
-func (d *due) first(ctx context.Context, list []*row) (out []*row, err error) {
-	slices.SortStableFunc(list, func(a, b *row) int {
-		return cmp.Or(-cmp.Compare(a.HeldBy, b.HeldBy), cmp.Compare(a.due, b.due), cmp.Compare(a.Seq, b.Seq))
-	})
-	if len(list) > d.limit {
-		list = list[:d.limit]
+// cut returns the first n records of a list. The others are due at once.
+func (d *due) cut(list []*row, n int) []*row {
+	slices.SortFunc(list, func(a, b *row) int { return cmp.Or(cmp.Compare(a.due, b.due), cmp.Compare(a.Seq, b.Seq)) })
+	if len(list) > n {
+		list = list[:n]
 		d.next(0)
 	}
+	return list
+}
+
+// first locks the first n records of a list, and leaves out those that are locked or have changed: they are due at once.
+func (d *due) first(ctx context.Context, list []*row, n int) (out []*row, err error) {
+	list = d.cut(list, n)
 	got, _, err := d.lock(ctx, seqsOf(list))
 	for _, r := range list {
 		if now := got[r.Seq]; now != nil && now.Version == r.Version && now.HeldBy == r.HeldBy && now.due == r.due {
@@ -134,28 +138,34 @@ func (d *due) first(ctx context.Context, list []*row) (out []*row, err error) {
 	return out, err
 }
 
-// take holds the retries and makes the timers ready.
+// take holds the retries and makes the timers ready. The retries that self holds already are not locked: their results
+// would meet the lock.
 func (d *due) take(ctx context.Context) error {
-	rows, err := d.first(ctx, append(d.mine, d.retries...))
+	mine := d.cut(d.mine, d.limit)
+	fresh, err := d.first(ctx, d.retries, d.limit-len(mine))
 	if err != nil {
 		return err
 	}
-	retries := seqsOf(rows)
-	if err := d.hold(ctx, retries, 0); err != nil {
+	if err := d.hold(ctx, seqsOf(fresh), 0); err != nil {
 		return err
 	}
-	held, err := d.rows(ctx, recordSQL+`FORCE INDEX (PRIMARY) WHERE `+at(retries))
-	for _, seq := range retries {
-		for _, r := range held {
-			if r.Seq == seq {
-				d.page.Retries = append(d.page.Retries, r.decode().Record)
-			}
+	retries := append(mine, fresh...)
+	rows, err := d.rows(ctx, recordSQL+`FORCE INDEX (PRIMARY) WHERE `+at(seqsOf(retries)))
+	if err != nil {
+		return err
+	}
+	held := make(map[int64]*row, len(rows))
+	for _, r := range rows {
+		held[r.Seq] = r
+	}
+	for _, r := range retries {
+		if now := held[r.Seq]; now != nil && now.Version == r.Version && now.HeldBy == d.self {
+			d.page.Retries = append(d.page.Retries, now.decode().Record)
+		} else {
+			d.next(0)
 		}
 	}
-	if err != nil {
-		return err
-	}
-	timers, err := d.first(ctx, d.timers)
+	timers, err := d.first(ctx, d.timers, d.limit)
 	if err != nil || len(timers) == 0 {
 		return err
 	}

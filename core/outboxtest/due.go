@@ -20,6 +20,7 @@ var dueChecks = []named{
 	{"moved-timer-is-a-new-version", movedTimerIsANewVersion},
 	{"next-in-is-exact", nextInIsExact},
 	{"due-leaves-what-is-locked", dueLeavesWhatIsLocked},
+	{"due-repeats-what-is-locked", dueRepeatsWhatIsLocked},
 	{"due-keeps-to-own-slots", dueKeepsToOwnSlots},
 	{"due-leaves-out-slots-alone", dueLeavesOutSlotsAlone},
 }
@@ -263,6 +264,19 @@ func dueLeavesWhatIsLocked(k *kit) {
 	unlock()
 	m.dueAll(3, 1)
 	m.find(timers...)
+}
+
+// Without this a Due locks what its member settles. The results meet the lock, the member forgets the records, and asks
+// for all that it holds once more.
+func dueRepeatsWhatIsLocked(k *kit) {
+	m := k.owner(1)
+	rs := m.retries(3, short)
+	k.sleep(2 * short)
+	m.dueAll(3, 0)
+	unlock := k.lock(rs[1].ID)
+	got := m.due(10).Retries
+	k.failIf(len(got) != 3, "a member holds three retries, of which a transaction has locked one, and %d were answered", len(got))
+	unlock()
 }
 
 // Without this two members try one record again, or bring a timer into line twice.

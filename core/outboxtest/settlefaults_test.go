@@ -161,6 +161,13 @@ var settleFaults = []faulty{
 	})},
 	{"answers 0 for nothing", "next-in-is-exact", dues(func(_ *broken, _ core.Session, p *core.DueResult) { p.NextIn = max(p.NextIn, 0) })},
 	{"brings due behind locks", "due-leaves-what-is-locked", fault{waits: "due"}},
+	{"locks what it repeats", "due-repeats-what-is-locked", dues(func(b *broken, _ core.Session, p *core.DueResult) {
+		p.Retries = slices.DeleteFunc(p.Retries, func(r core.Record) bool {
+			_, was := b.rows[r.ID]
+			b.rows[r.ID] = r
+			return was && b.locks > 0
+		})
+	})},
 	{
 		"brings due for others", "due-keeps-to-own-slots",
 		fault{due: func(ctx context.Context, b *broken, self core.Session, parts []core.RouteSlots, limit int) (core.DueResult, error) {

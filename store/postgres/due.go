@@ -45,10 +45,11 @@ WITH p AS MATERIALIZED (
 	// freeSQL is whether record r has no hold. Most records that are held are self's: they cost no look-up.
 	freeSQL = `r.hold <> $1 AND ` + holderSQL + ` = 0`
 
-	// ownRetriesSQL are the due retries that self holds already.
+	// ownRetriesSQL are the due retries that self holds already. They are not locked: whoever settles or holds one
+	// meanwhile would find the lock, and try again.
 	ownRetriesSQL = ownPartsSQL + `
 SELECT p.n, ` + recordSQL + `, r.body, r.due_at FROM p CROSS JOIN LATERAL (
-        SELECT r.*` + ownDueSQL + ` FOR NO KEY UPDATE SKIP LOCKED
+        SELECT r.*` + ownDueSQL + `
     ) r
 ORDER BY r.due_at, r.seq LIMIT $6`
 

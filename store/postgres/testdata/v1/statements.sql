@@ -1637,7 +1637,7 @@ SELECT p.n, r.seq, r.id, r.version, r.slot, r.attempts, r.deliveries, r.crashes,
         SELECT r.*
         FROM "waybill"."waybill_outbox" r
         WHERE r.route = p.route AND r.retry AND r.due_at > p.since AND r.due_at <= statement_timestamp() AND (p.slots >> r.slot::int) & '1' = 1 AND p.repeats AND r.hold + 0 = $1 AND r.hold <> 0
-        ORDER BY r.due_at, r.seq LIMIT $6 FOR NO KEY UPDATE SKIP LOCKED
+        ORDER BY r.due_at, r.seq LIMIT $6
     ) r
 ORDER BY r.due_at, r.seq LIMIT $6
 
