@@ -349,6 +349,62 @@ func TestManyDueAreRepeatedOnce(t *testing.T) {
 	}
 }
 
+// TestLargeRetries: retries with large bodies that come due together keep to the bound of bytes, and all come.
+func TestLargeRetries(t *testing.T) {
+	t.Parallel()
+	const n, size, bound = 300, 1000, 40_000 // a first Due brings half of it
+	w := newSmall(t)
+	w.d = New(Options{
+		Routes: []Route{{Name: "r", Partitions: 1}}, Lease: time.Second, NewSession: func() core.Session { return 100 }, Bytes: bound,
+	})
+	tx := w.st.Begin()
+	for i := range n {
+		_, err := tx.Stage(core.StagedRow{Route: "r", Envelope: waybill.Envelope{ID: fmt.Sprint("m", i), Topic: "t", Body: make([]byte, size)}})
+		w.must(err)
+	}
+	w.must(tx.Commit())
+	w.d.Wake(w.now)
+	rt := w.d.byName["r"]
+	handOut := func(most int64, outcome func(item *Item) core.Outcome) {
+		w.t.Helper()
+		for came, steps := 0, 0; came < n; steps++ {
+			if steps > 100*n {
+				t.Fatalf("%d of %d records came", came, n)
+			}
+			w.step()
+			if rt.load.bytes > most {
+				t.Fatalf("%d bytes of bodies are in memory, want at most %d", rt.load.bytes, most)
+			}
+			for _, item := range w.d.HandOut(w.now, "r", 7) {
+				w.d.Conclude(w.now, item, outcome(item))
+				came++
+			}
+		}
+	}
+	handOut(bound+bound/4, func(item *Item) core.Outcome { return core.Retry(&item.Record, errors.New("no"), time.Minute) })
+	w.steps(2000)
+	w.now = w.now.Add(time.Hour)
+	handOut(bound, func(item *Item) core.Outcome { return core.Published(&item.Record) })
+}
+
+// TestDueBringsMoreAndMore: retries with small bodies come in full Dues after some small ones. A large body makes the
+// next ones small, and is forgotten.
+func TestDueBringsMoreAndMore(t *testing.T) {
+	t.Parallel()
+	var s dueSizes
+	const room = 1 << 20
+	for i, step := range []struct {
+		want    int
+		largest int64 // of a full answer
+	}{{dueFirst, 10}, {4 * dueFirst, 10}, {16 * dueFirst, 10}, {dueLimit, 10}, {dueLimit, room / 4}, {4, 10}, {8, 10}, {16, 10}, {32, 2 * room}, {1, 10}} {
+		got := s.limit(room)
+		if got != step.want {
+			t.Errorf("Due %d brings up to %d retries, want %d", i, got, step.want)
+		}
+		s.answered(got, step.largest)
+	}
+}
+
 // TestForgottenAmongManyDue: while many retries are due, those that are held and were forgotten come back before them,
 // although a Due brings few.
 func TestForgottenAmongManyDue(t *testing.T) {
