@@ -15,8 +15,6 @@ import (
 const (
 	// dueLimit bounds the records of one Due.
 	dueLimit = 500
-	// dueFirst bounds the records of the first one, whose sizes nobody knows yet.
-	dueFirst = 20
 	// duePoll is how often the store is asked for due records without a hint that there are any. It becomes rarer
 	// step by step, up to dueLast, while nothing was due or handed out, no number was drawn and no transaction is
 	// open. A queue that members share has no longer pause: the others put off records of its slots.
@@ -102,7 +100,6 @@ type overdue struct {
 	fails    int           // Dues for all that were not answered; the index in farBack
 	rest     time.Duration // the least pause before it is tried again
 	repeatBy time.Time     // until then a Due without an answer may be executed: each Due repeats what is held
-	sizes    dueSizes
 }
 
 // all has the next Due look for all, and repeat what is held.
@@ -176,32 +173,6 @@ func (o *overdue) failed(sent time.Time) {
 	o.repeatBy = o.now.Add(dueSweep)
 }
 
-// dueSizes bounds the retries of a Due by the room for bodies, since the store has no such bound: by the largest body of
-// the answers before. They are few until some of their sizes are known.
-type dueSizes struct {
-	most    int   // after full answers it grows; 0 = dueFirst
-	largest int64 // body; it is forgotten by halves
-}
-
-// limit returns how many retries may come if there is room for so many bytes of bodies: at least one.
-func (s *dueSizes) limit(room int64) int {
-	n := max(s.most, dueFirst)
-	if s.largest > 0 {
-		n = int(min(int64(n), room/s.largest))
-	}
-	return max(n, 1)
-}
-
-// answered takes in the sizes of n retries.
-func (s *dueSizes) answered(n int, largest int64) {
-	if n > 0 {
-		s.largest = max(largest, s.largest/2)
-	}
-	if s.most = max(s.most, dueFirst); n >= s.most {
-		s.most = min(4*n, dueLimit)
-	}
-}
-
 // due returns the next Due, or nil. It asks for the routes that have room. A crowded route waits a moment: the keys
 // that are to be asked about go first.
 func (d *Dispatcher) due() *Call {
@@ -237,7 +208,7 @@ func (d *Dispatcher) dueParts() (parts []core.RouteSlots, limit int) {
 		if s := rt.slots(); s != 0 && room > 0 && !rt.crowded() {
 			parts = append(parts, core.RouteSlots{Route: rt.Name, Slots: s, MaxOverdue: rt.overdue.within()})
 			repeats = repeats || rt.overdue.repeats()
-			limit = min(limit, room, rt.overdue.sizes.limit(rt.opts.Bytes-rt.load.bytes))
+			limit = min(limit, room, rt.fit())
 			if rt.Queue {
 				limit = min(limit, max(d.handlers.free, dueAhead))
 			}
@@ -278,11 +249,9 @@ func (d *Dispatcher) dueDone(result *core.DueResult, parts []core.RouteSlots, c 
 	// 1. Retries that were not in memory go into their keys.
 	fresh := result.TimersReady > 0
 	whole := result.NextIn != 0
-	came, answered, largest := map[string]int{}, map[string]int{}, map[string]int64{}
+	came := map[string]int{}
 	for i := range result.Retries {
 		rec := &result.Retries[i]
-		answered[rec.Route]++
-		largest[rec.Route] = max(largest[rec.Route], int64(len(rec.Envelope.Body)))
 		if d.retried(rec) {
 			fresh = true
 			came[rec.Route]++
@@ -290,9 +259,7 @@ func (d *Dispatcher) dueDone(result *core.DueResult, parts []core.RouteSlots, c 
 	}
 	// 2. Each route notes how far back it has been looked at, and whether all held retries came.
 	for _, p := range parts {
-		rt := d.byName[p.Route]
-		rt.overdue.sizes.answered(answered[p.Route], largest[p.Route])
-		o := &rt.overdue
+		o := &d.byName[p.Route].overdue
 		if o.came(came[p.Route]); whole {
 			if o.answered(c.sent); o.narrow {
 				d.timers.askBy(o.allAt)

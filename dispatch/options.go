@@ -21,8 +21,8 @@ type Options struct {
 	// Window bounds the records that are ready or out, of one route; default 2,000. Batch bounds those of one read;
 	// default 500.
 	Window, Batch int
-	// Bytes bounds the bodies in memory of one route; default 64 MiB. A read may bring a quarter more. Retries that come
-	// due together are bounded by the largest body of the ones before.
+	// Bytes bounds the bodies in memory of one route; default 64 MiB. The ranges of a read may each bring a quarter
+	// more. Due retries, and pages of keys, are bounded by the usual size of a body.
 	Bytes int64
 	// MaxKeys bounds the keys of a route that are remembered because they wait; default 100,000. The store is asked
 	// about others.

@@ -387,21 +387,46 @@ func TestLargeRetries(t *testing.T) {
 	handOut(bound, func(item *Item) core.Outcome { return core.Published(&item.Record) })
 }
 
-// TestDueBringsMoreAndMore: retries with small bodies come in full Dues after some small ones. A large body makes the
-// next ones small, and is forgotten.
-func TestDueBringsMoreAndMore(t *testing.T) {
+// TestLargeKeys: records with large bodies behind the heads of many keys keep to the bound of bytes, and all come.
+func TestLargeKeys(t *testing.T) {
 	t.Parallel()
-	var s dueSizes
-	const room = 1 << 20
-	for i, step := range []struct {
-		want    int
-		largest int64 // of a full answer
-	}{{dueFirst, 10}, {4 * dueFirst, 10}, {16 * dueFirst, 10}, {dueLimit, 10}, {dueLimit, room / 4}, {4, 10}, {8, 10}, {16, 10}, {32, 2 * room}, {1, 10}} {
-		got := s.limit(room)
-		if got != step.want {
-			t.Errorf("Due %d brings up to %d retries, want %d", i, got, step.want)
+	const keys, depth, size, bound = 200, 5, 1000, 40_000
+	w := newSmall(t)
+	w.d = New(Options{
+		Routes: []Route{{Name: "r", Partitions: 1}}, Lease: time.Second, NewSession: func() core.Session { return 100 }, Bytes: bound,
+	})
+	tx := w.st.Begin()
+	for i := range keys * depth {
+		_, err := tx.Stage(core.StagedRow{Route: "r", Envelope: waybill.Envelope{
+			ID: fmt.Sprint("m", i), Topic: "t", Key: fmt.Sprint("k", i%keys), Body: make([]byte, size),
+		}})
+		w.must(err)
+	}
+	w.must(tx.Commit())
+	w.d.Wake(w.now)
+	rt := w.d.byName["r"]
+	failed, came, peak := 0, 0, int64(0)
+	for steps := 0; came < keys*depth; steps++ {
+		if steps > 20*keys*depth {
+			t.Fatalf("%d of %d records came", came, keys*depth)
 		}
-		s.answered(got, step.largest)
+		w.step()
+		peak = max(peak, rt.load.bytes)
+		for _, item := range w.d.HandOut(w.now, "r", 7) {
+			if item.Record.Attempts == 0 && failed < keys {
+				w.d.Conclude(w.now, item, core.Retry(&item.Record, errors.New("no"), time.Minute))
+				if failed++; failed == keys {
+					w.steps(1000)
+					w.now = w.now.Add(time.Hour)
+				}
+				continue
+			}
+			w.d.Conclude(w.now, item, core.Published(&item.Record))
+			came++
+		}
+	}
+	if most := int64(bound + bound/2); peak > most {
+		t.Errorf("%d bytes of bodies were in memory, want at most %d", peak, most)
 	}
 }
 

@@ -61,6 +61,23 @@ type load struct {
 	locked   int   // items whose outcome waits for the lock of another transaction; they take no place
 	queued   int   // items in key queues
 	bytes    int64 // the bodies of all items in memory
+	body     int64 // about the size of a body: a mean of which each item takes one part of bodyParts; 0 = none is known
+}
+
+const (
+	// bodyParts makes the mean one of the latest some dozens of bodies.
+	bodyParts = 32
+	// fitFirst is how many records fit while no size is known.
+	fitFirst = 20
+)
+
+// keep counts an item.
+func (l *load) keep(item *Item) {
+	size := int64(len(item.Record.Envelope.Body))
+	if l.bytes += size; l.body == 0 {
+		l.body = max(size, 1)
+	}
+	l.body = max(l.body+(size-l.body)/bodyParts, 1)
 }
 
 // pace says when a route is read.
@@ -149,6 +166,15 @@ func (rt *route) room() int {
 	return room
 }
 
+// fit returns for how many records there is room if each has two bodies of the usual size; at least one. What a store
+// does not bound by bytes is bounded so: due retries, and the pages of many keys together.
+func (rt *route) fit() int {
+	if rt.load.body == 0 {
+		return fitFirst
+	}
+	return int(max((rt.opts.Bytes-rt.load.bytes)/(2*rt.load.body), 1))
+}
+
 // crowded reports whether the front and the walks wait, because so many keys are about to be read. These do not wait
 // for anything, so there will be fewer.
 func (rt *route) crowded() bool {
@@ -228,7 +254,7 @@ func (rt *route) newItem(rec *core.Record) *Item {
 // keep counts an item among those in memory.
 func (rt *route) keep(item *Item) {
 	rt.known[item.Record.Seq] = item
-	rt.load.bytes += int64(len(item.Record.Envelope.Body))
+	rt.load.keep(item)
 }
 
 // discard undoes keep.
