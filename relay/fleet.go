@@ -269,8 +269,7 @@ func (r *fleetRun) lookOn() {
 	}
 }
 
-// take takes in a page: the outboxes that want a visit stand in line. At the first page of the next round those that
-// are gone are forgotten.
+// take takes in a page: the outboxes that want a visit stand in line.
 func (r *fleetRun) take(l *look) {
 	if l.err != nil {
 		if r.ctx.Err() == nil {
@@ -281,12 +280,6 @@ func (r *fleetRun) take(l *look) {
 	}
 	now := time.Now()
 	if r.lookErr = ""; l.first {
-		for name, o := range r.outboxes {
-			if o.round != r.round && o.place == nil && !o.inLine {
-				delete(r.outboxes, name)
-				delete(r.failing, name)
-			}
-		}
 		r.round++
 	}
 	r.looked = now
@@ -307,6 +300,24 @@ func (r *fleetRun) take(l *look) {
 		}
 		if o.place == nil && !o.inLine && o.wants(now, l.Xmin) {
 			r.join(o)
+		}
+	}
+	if !l.More {
+		r.forget()
+	}
+}
+
+// forget forgets the outboxes that are gone, at the end of a round that has met all others. A relay that serves one
+// ends.
+func (r *fleetRun) forget() {
+	for name, o := range r.outboxes {
+		switch {
+		case o.round == r.round || o.inLine:
+		case o.place == nil:
+			delete(r.outboxes, name)
+			delete(r.failing, name)
+		case !o.place.ended:
+			o.place.end()
 		}
 	}
 }
@@ -464,10 +475,11 @@ func (r *fleetRun) clean(ctx context.Context, name string, store core.OutboxStor
 	}
 }
 
-// ended takes in a visit. An outbox whose relay has run is visited again, behind those in line.
+// ended takes in a visit. An outbox whose relay has handed something out is visited again, behind those in line. One
+// that has lost its place without that is put off, or outboxes that cannot go on would keep all places from the others.
 func (r *fleetRun) ended(o *visited, v *visit) {
 	now := time.Now()
-	stopped := o.place.ended || r.ctx.Err() != nil
+	since, stopped := o.place.since, o.place.ended
 	o.place = nil
 	delete(r.seated, o)
 	if v.clean {
@@ -476,14 +488,18 @@ func (r *fleetRun) ended(o *visited, v *visit) {
 	switch {
 	case r.ctx.Err() != nil, o.drawn.Refused != "":
 		return
-	case stopped, v.err == nil && v.handed > 0:
+	case v.handed > 0 && (stopped || v.err == nil):
 		o.fails = 0
 		o.again = true
 		r.join(o)
 	case v.err != nil:
 		o.again = true
 		o.notBefore = o.putOff(now)
-		r.fail(o, core.ErrorText(v.err))
+		text := core.ErrorText(v.err)
+		if stopped && errors.Is(v.err, context.Canceled) {
+			text = fmt.Sprintf("it did not answer for %s, and others waited for its place", round(now.Sub(since)))
+		}
+		r.fail(o, text)
 		return
 	case v.ran: // what it has is not to be handed out now; a new number is a reason at once
 		o.cold(now, v)

@@ -37,15 +37,17 @@ type town struct {
 	served  map[string]bool
 	broken  map[string]error
 	refused map[string]string
-	count   map[string]int // of calls by kind; those of stores are "store"
-	last    map[string]int // what takes told
+	silent  map[string]bool // a Peek waits until its context ends
+	behind  string          // a Look behind it fails
+	count   map[string]int  // of calls by kind; those of stores are "store"
+	last    map[string]int  // what takes told
 }
 
 func newTown(tb testing.TB, names ...string) *town {
 	tb.Helper()
 	t := &town{
 		tb: tb, page: 250, stores: map[string]*memory.Store{}, drawn: map[string]int64{}, tx: 1, open: map[int64]bool{}, served: map[string]bool{},
-		broken: map[string]error{}, refused: map[string]string{}, count: map[string]int{}, last: map[string]int{},
+		broken: map[string]error{}, refused: map[string]string{}, silent: map[string]bool{}, count: map[string]int{}, last: map[string]int{},
 	}
 	for _, name := range names {
 		t.stores[name] = newStore(tb)
@@ -139,15 +141,27 @@ func (t *town) Look(_ context.Context, after string) (p outboxes.Page, err error
 	for _, name := range names[:min(t.page, len(names))] {
 		p.Outboxes = append(p.Outboxes, outboxes.Drawn{Name: name, Last: t.drawn[name], Refused: t.refused[name]})
 	}
+	if t.behind != "" && after > t.behind {
+		return outboxes.Page{}, errors.New("too slow")
+	}
 	return p, t.broken["look"]
 }
 
-func (t *town) Peek(_ context.Context, name string, routes []string) (s outboxes.State, err error) {
+func (t *town) Peek(ctx context.Context, name string, routes []string) (s outboxes.State, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.calls("peek")
 	t.calls("peek " + name)
+	if t.silent[name] {
+		t.mu.Unlock()
+		<-ctx.Done()
+		t.mu.Lock()
+		return s, ctx.Err()
+	}
 	s = outboxes.State{NextIn: -1, Served: t.served[name], Xmin: t.xmin(), Xmax: t.tx}
+	if t.stores[name] == nil {
+		return s, t.broken[name]
+	}
 	for _, r := range t.stores[name].Records() {
 		switch in := time.Until(r.Due); {
 		case !slices.Contains(routes, r.Route) || r.State != core.StatePending && r.State != core.StateFailed:
@@ -395,6 +409,104 @@ func TestFleetWithABrokenOutbox(t *testing.T) {
 		within(t, 61*time.Second, "it is back", func() bool { return b.count() == 3 })
 		within(t, 10*time.Second, "health knows", func() bool {
 			return !strings.Contains(f.Health(t.Context()).String(), "cannot be served")
+		})
+	})
+}
+
+// OP-13: outboxes that do not answer lose their places to the others, and are put off and named like broken ones.
+// Otherwise they would keep all places, and each message of the others would wait for them.
+func TestFleetWithSilentOutboxes(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		const n = 30
+		var log sharedtest.Log
+		town, b := newTown(t, numbered(n+1)...), newBus()
+		silent, good := numbered(n), numbered(n + 1)[n]
+		town.with(func() {
+			for _, name := range silent {
+				town.silent[name] = true
+			}
+		})
+		f, stop := beginFleet(t, town, b, relay.Options{Logger: slog.New(slog.NewTextHandler(&log, nil))}, relay.FleetOptions{})
+		defer stop()
+		patience.BudgetOf(t).Time(12*time.Minute, "the pauses of outboxes that do not answer double up to a minute")
+		patience.Pass(t, 5*time.Minute)
+		for i := range 5 {
+			town.stage(good, msg("m"+strconv.Itoa(i), ""))
+			within(t, 2*placeTime, "it arrives beside those that do not answer", func() bool { return b.count() == i+1 })
+			patience.Pass(t, 37*time.Second)
+		}
+		if h := f.Health(t.Context()); !h.Ready || !strings.Contains(h.String(), "30 of 31 cannot be served: t0000: ") || !strings.Contains(log.String(), "it did not answer for 5s, and others waited") {
+			t.Error(h.String())
+		}
+	})
+}
+
+// placeTime is how long an outbox keeps its place while others wait in line.
+const placeTime = 5 * time.Second
+
+// OP-13: outboxes that have work, all of which waits behind abandoned messages, are put off although there are more of
+// them than places. Otherwise their relays would begin and end for ever.
+func TestFleetOfBlockedOutboxes(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		const n = 24
+		town, b := newTown(t, numbered(n)...), newBus()
+		b.answer = func(*waybill.Envelope, int) error {
+			return &waybill.Error{Op: "test", Class: waybill.ClassPermanent, Err: errors.New("never")}
+		}
+		for _, name := range numbered(n) {
+			town.stage(name, msg("a", "k"), msg("b", "k"))
+		}
+		_, stop := beginFleet(t, town, b, relay.Options{Routes: []relay.Route{{BlockAfterAbandon: true}}}, relay.FleetOptions{})
+		defer stop()
+		patience.BudgetOf(t).Time(6*time.Minute, "their pauses double up to a minute")
+		patience.Pass(t, 5*time.Minute)
+		if visits := town.takes("peek"); visits > 20*n {
+			t.Errorf("%d visits of %d outboxes in five minutes", visits, n)
+		}
+	})
+}
+
+// OP-13: a round of looks that fails in its middle forgets no outbox. Otherwise all behind it would be visited anew,
+// when the database has the least time for them.
+func TestFleetRemembers(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		town := newTown(t, numbered(1000)...)
+		f, stop := beginFleet(t, town, newBus(), relay.Options{}, relay.FleetOptions{})
+		defer stop()
+		within(t, time.Minute, "each outbox was seen", func() bool { return town.counted("peek") == 1000 })
+		town.with(func() { town.behind = "t0300" })
+		patience.Pass(t, 2*time.Second)
+		if h := f.Health(t.Context()); h.Ready || !strings.Contains(h.String(), "1000 outboxes; ") {
+			t.Error(h.String())
+		}
+		town.takes("peek")
+		town.with(func() { town.behind = "" })
+		patience.Pass(t, 5*time.Second)
+		if n := town.takes("peek"); n > 20 {
+			t.Errorf("%d outboxes were visited anew", n)
+		}
+	})
+}
+
+// OP-13: the relay of an outbox that is gone, such as under another name now, ends, and the outbox is forgotten.
+func TestFleetWithoutAnOutbox(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		town, b := newTown(t, "a", "b"), newBus()
+		f, stop := beginFleet(t, town, b, relay.Options{Routes: []relay.Route{{RatePerSecond: 10}}}, relay.FleetOptions{})
+		defer stop()
+		town.stage("a", msgs(10_000, noKey)...)
+		within(t, 5*time.Second, "its relay runs", func() bool { return b.count() > 10 })
+		town.with(func() {
+			delete(town.stores, "a")
+			town.broken["a"] = errors.New("the table is gone")
+		})
+		within(t, 10*time.Second, "it is forgotten", func() bool {
+			h := f.Health(t.Context()).String()
+			return strings.Contains(h, "1 outboxes; 0 of at most") && !strings.Contains(h, "cannot be served")
 		})
 	})
 }
