@@ -165,6 +165,7 @@ type visit struct {
 	ran    bool // a relay ran
 	handed int  // records that it has handed out
 	clean  bool // the outbox was cleaned
+	cut    bool // the cleaning has ended with the place
 	err    error
 }
 
@@ -410,7 +411,11 @@ func (r *fleetRun) visit(ctx context.Context, name string, clean bool, linger ti
 	}
 	if clean {
 		v.clean = true
-		if v.err = r.clean(ctx, name, store); v.err != nil {
+		switch v.err = r.clean(ctx, name, store); {
+		case ctx.Err() != nil:
+			v.cut, v.err = true, nil
+			return v
+		case v.err != nil:
 			return v
 		}
 	}
@@ -456,10 +461,10 @@ func (r *fleetRun) clean(ctx context.Context, name string, store core.OutboxStor
 	defer round.End(ctx, r.log.Logger.With("outbox", name), slog.String("event", "fleet.clean"))
 	for {
 		began := time.Now()
-		ctx, cancel := context.WithTimeout(ctx, upkeep.Timeout)
+		call, cancel := context.WithTimeout(ctx, upkeep.Timeout)
 		var done core.Cleaned
 		err := guardErr("clean", func() (err error) {
-			done, err = cleaner.Clean(ctx, "fleet "+waybill.NewID(), upkeep.Lease(0))
+			done, err = cleaner.Clean(call, "fleet "+waybill.NewID(), upkeep.Lease(0))
 			return err
 		})
 		cancel()
@@ -485,10 +490,13 @@ func (r *fleetRun) ended(o *visited, v *visit) {
 	if v.clean {
 		o.cleanAt = now.Add(jitter(visitEvery))
 	}
+	if v.cut { // it goes on soon, but a relay goes first
+		o.cleanAt = now.Add(jitter(visitLast))
+	}
 	switch {
 	case r.ctx.Err() != nil, o.drawn.Refused != "":
 		return
-	case v.handed > 0 && (stopped || v.err == nil):
+	case v.cut, v.handed > 0 && (stopped || v.err == nil):
 		o.fails = 0
 		o.again = true
 		r.join(o)

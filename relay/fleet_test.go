@@ -714,6 +714,67 @@ func TestFleetCleans(t *testing.T) {
 	})
 }
 
+// toClean is a town with an outbox that no Clean gets clean.
+type toClean struct {
+	*town
+	name   string
+	cleans atomic.Int64
+}
+
+func (c *toClean) Open(name string) (core.OutboxStore, error) {
+	s, err := c.town.Open(name)
+	if name != c.name {
+		return s, err
+	}
+	return &uncleanable{s, &c.cleans}, err
+}
+
+type uncleanable struct {
+	core.OutboxStore
+	cleans *atomic.Int64
+}
+
+func (u *uncleanable) Clean(ctx context.Context, _ string, _ time.Duration) (core.Cleaned, error) {
+	u.cleans.Add(1)
+	batch := time.NewTimer(time.Second) // virtual time
+	defer batch.Stop()
+	select {
+	case <-batch.C:
+		return core.Cleaned{Leader: true, More: true}, nil
+	case <-ctx.Done():
+		return core.Cleaned{}, ctx.Err()
+	}
+}
+
+// OP-13: an outbox with much to clean loses its place to the others, and goes on a minute later. It is none that cannot
+// be served, and its messages come meanwhile.
+func TestFleetCleansOn(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		town, b := newTown(t, "a", "b"), newBus()
+		c := &toClean{town: town, name: "a"}
+		f, stop := beginFleet(t, c, b, relay.Options{Routes: []relay.Route{{RatePerSecond: 1}}}, relay.FleetOptions{Active: 1})
+		defer stop()
+		patience.BudgetOf(t).Time(100*time.Minute, "an outbox is cleaned once an hour")
+		patience.BudgetOf(t).Calls(1000, "a relay always has work")
+		town.stage("b", msgs(10_000, noKey)...) // they always wait for the place
+		within(t, 62*time.Minute, "it is cleaned", func() bool { return c.cleans.Load() > 0 })
+		for i := range 10 {
+			town.stage("a", msg("a"+strconv.Itoa(i), ""))
+			patience.Pass(t, time.Minute)
+			if h := f.Health(t.Context()).String(); strings.Contains(h, "cannot be served") {
+				t.Fatal(h)
+			}
+		}
+		if n := c.cleans.Load(); n < 30 {
+			t.Errorf("%d cleanings in ten minutes", n)
+		}
+		if n := town.left("a"); n > 1 {
+			t.Errorf("%d messages wait", n)
+		}
+	})
+}
+
 // OP-13: wrong options are told together.
 func TestFleetOptions(t *testing.T) {
 	t.Parallel()
