@@ -203,8 +203,8 @@ type HoldResult struct {
 
 // DueResult is the answer to Due.
 type DueResult struct {
-	// Retries are held by the caller. Those that it held before are there even if a transaction has locked them, and
-	// no lock is taken on them. Others that a transaction had locked are missing; they are due again at once.
+	// Retries are held by the caller. Those that it held before are there even if a transaction has locked them,
+	// and no lock is taken on them. Others that a transaction had locked are missing; they are due again at once.
 	Retries []Record
 	// TimersReady counts timers that became ready.
 	TimersReady int

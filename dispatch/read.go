@@ -175,7 +175,8 @@ func (d *Dispatcher) newReading() *reading {
 		r.routes = append(r.routes, rt)
 		if room := rt.room(); room > 0 {
 			excluded := d.addRanges(r, rt, room)
-			keys -= d.addKeys(r, rt, min(keys, rt.fit()), excluded) // only together with the late range; see hazard
+			// Only together with the late range; see hazard.
+			keys -= d.addKeys(r, rt, min(keys, rt.fit()), excluded)
 		}
 	}
 	return r

@@ -61,7 +61,7 @@ type load struct {
 	locked   int   // items whose outcome waits for the lock of another transaction; they take no place
 	queued   int   // items in key queues
 	bytes    int64 // the bodies of all items in memory
-	body     int64 // about the size of a body: a mean of which each item takes one part of bodyParts; 0 = none is known
+	body     int64 // about the size of a body: a moving mean; 0 = none is known
 }
 
 const (

@@ -124,7 +124,8 @@ func (d *due) cut(list []*row, n int) []*row {
 	return list
 }
 
-// first locks the first n records of a list, and leaves out those that are locked or have changed: they are due at once.
+// first locks the first n records of a list, and leaves out those that are locked or have changed: they are due at
+// once.
 func (d *due) first(ctx context.Context, list []*row, n int) (out []*row, err error) {
 	list = d.cut(list, n)
 	got, _, err := d.lock(ctx, seqsOf(list))
