@@ -15,6 +15,8 @@ import (
 const (
 	// dueLimit bounds the records of one Due.
 	dueLimit = 500
+	// dueFirst bounds the retries of one while no size of a body is known.
+	dueFirst = 20
 	// duePoll is how often the store is asked for due records without a hint that there are any. It becomes rarer
 	// step by step, up to dueLast, while nothing was due or handed out, no number was drawn and no transaction is
 	// open. A queue that members share has no longer pause: the others put off records of its slots.
@@ -208,7 +210,7 @@ func (d *Dispatcher) dueParts() (parts []core.RouteSlots, limit int) {
 		if s := rt.slots(); s != 0 && room > 0 && !rt.crowded() {
 			parts = append(parts, core.RouteSlots{Route: rt.Name, Slots: s, MaxOverdue: rt.overdue.within()})
 			repeats = repeats || rt.overdue.repeats()
-			limit = min(limit, room, rt.fit())
+			limit = min(limit, room, rt.fit(dueFirst))
 			if rt.Queue {
 				limit = min(limit, max(d.handlers.free, dueAhead))
 			}

@@ -176,7 +176,7 @@ func (d *Dispatcher) newReading() *reading {
 		if room := rt.room(); room > 0 {
 			excluded := d.addRanges(r, rt, room)
 			// Only together with the late range; see hazard.
-			keys -= d.addKeys(r, rt, min(keys, rt.fit()), excluded)
+			keys -= d.addKeys(r, rt, min(keys, rt.fit(keys)), excluded)
 		}
 	}
 	return r
@@ -340,7 +340,7 @@ func (d *Dispatcher) addRechecks(r *reading, rt *route) {
 	if len(rt.revisits.tries) > 4*d.recheckPage { // of records that are gone
 		clear(rt.revisits.tries)
 	}
-	for n := 0; n < min(d.recheckPage, rt.fit()) && len(rt.revisits.line) > 0 && !rt.revisits.line[0].at.After(d.now); n++ {
+	for n := 0; n < min(d.recheckPage, rt.fit(d.recheckPage)) && len(rt.revisits.line) > 0 && !rt.revisits.line[0].at.After(d.now); n++ {
 		v := rt.revisits.line[0]
 		r.request.Recheck = append(r.request.Recheck, v.ref)
 		r.recheck = append(r.recheck, rt)

@@ -64,12 +64,8 @@ type load struct {
 	body     int64 // about the size of a body: a moving mean; 0 = none is known
 }
 
-const (
-	// bodyParts makes the mean one of the latest some dozens of bodies.
-	bodyParts = 32
-	// fitFirst is how many records fit while no size is known.
-	fitFirst = 20
-)
+// bodyParts makes the mean one of the latest some dozens of bodies.
+const bodyParts = 32
 
 // keep counts an item.
 func (l *load) keep(item *Item) {
@@ -166,11 +162,12 @@ func (rt *route) room() int {
 	return room
 }
 
-// fit returns for how many records there is room if each has two bodies of the usual size; at least one. What a store
-// does not bound by bytes is bounded so: due retries, and the pages of many keys together.
-func (rt *route) fit() int {
+// fit returns for how many records there is room if each has two bodies of the usual size; at least one. While no size
+// is known it is unknown. What a store does not bound by bytes is bounded so: due retries, and the pages of many keys
+// together.
+func (rt *route) fit(unknown int) int {
 	if rt.load.body == 0 {
-		return fitFirst
+		return unknown
 	}
 	return int(max((rt.opts.Bytes-rt.load.bytes)/(2*rt.load.body), 1))
 }
