@@ -177,6 +177,7 @@ func (d *due) take(ctx context.Context) error {
 // the same in all versions of the server.
 func (d *due) inLine(ctx context.Context, rows []*row) error {
 	seqs := seqsOf(rows)
+	d.alone = true // which of the changes waits for a lock decides what follows
 	if err := d.draw(ctx); err != nil {
 		return err
 	}
@@ -243,5 +244,5 @@ func (d *due) move(ctx context.Context, seqs, to []int64) error {
 	if err := d.deleteFrom(ctx, "waybill_outbox_aside", at(seqs)); err != nil {
 		return err
 	}
-	return d.copyAside(ctx, to)
+	return d.put(ctx, copyAsideSQL+at(to))
 }

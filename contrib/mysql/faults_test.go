@@ -11,6 +11,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/go-sql-driver/mysql"
 
@@ -436,4 +437,133 @@ func TestSettleBesideALockedRecord(t *testing.T) {
 	if err := s.DB().QueryRow(`SELECT COUNT(*) FROM waybill_outbox`).Scan(&left); err != nil || left != 2 {
 		t.Errorf("%d records are left, %v; want the one to try again and the one that is locked", left, err)
 	}
+}
+
+// A Hold locks the records that it takes, and no others that it finds: members of other slots and stagers need them.
+func TestHoldLocksWhatItTakes(t *testing.T) {
+	t.Parallel()
+	s := open(t, waybillmysql.Options{})
+	if err := stage(t.Context(), s, rawMessages("1", "2", "3", "4", "5", "6")); err != nil {
+		t.Fatal(err)
+	}
+	const self = core.Session(1)
+	ownAll(t, s, self)
+	gate, err := s.DB().Conn(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer gate.Close()
+	count := func(text string) (n int) {
+		t.Helper()
+		if err := gate.QueryRowContext(t.Context(), text).Scan(&n); err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	// The Hold waits where it writes: it has all its locks then.
+	if count(`SELECT GET_LOCK(DATABASE(), 0)`) != 1 {
+		t.Fatal("somebody has the lock")
+	}
+	if _, err := s.DB().Exec(`CREATE TRIGGER gate BEFORE UPDATE ON waybill_outbox FOR EACH ROW DO GET_LOCK(DATABASE(), 600)`); err != nil {
+		t.Fatal(err)
+	}
+	var got []core.HoldResult
+	held := make(chan error, 1)
+	go func() {
+		var err error
+		got, err = s.Hold(t.Context(), self, core.HoldRequest{
+			KeylessLimit: 2, KeylessSlots: core.RouteSlots{Route: waybill.DefaultRoute, Slots: core.AllSlots}, UpToSeq: 1 << 40, SkippedLimit: 4,
+		})
+		held <- err
+	}()
+	patience.Until(t, "the Hold writes", func() bool {
+		return count(`SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE DB = DATABASE() AND STATE = 'User lock'`) > 0
+	})
+	if n := count(`SELECT COUNT(*) FROM (SELECT seq FROM waybill_outbox FORCE INDEX (PRIMARY) FOR UPDATE SKIP LOCKED) free`); n != 4 {
+		t.Errorf("%d of six records are free beside a Hold of two, want 4", n)
+	}
+	count(`SELECT RELEASE_LOCK(DATABASE())`)
+	if err := <-held; err != nil {
+		t.Fatal(err)
+	}
+	var taken, skipped int
+	for _, r := range got {
+		if r.Status == core.HoldGranted {
+			taken++
+		} else {
+			skipped++
+		}
+	}
+	if taken != 2 || skipped != 0 {
+		t.Errorf("%d records were taken and %d not, want 2 and none: the others are behind them", taken, skipped)
+	}
+}
+
+// An outcome that the database refuses fails alone, and the others are stored once.
+func TestRefusedOutcomeFailsAlone(t *testing.T) {
+	t.Parallel()
+	s := open(t, waybillmysql.Options{})
+	if err := stage(t.Context(), s, rawMessages("a", "refused", "b", "published", "abandoned")); err != nil {
+		t.Fatal(err)
+	}
+	const self = core.Session(1)
+	records := ownAll(t, s, self)
+	if _, err := s.DB().Exec(`CREATE TRIGGER refuse BEFORE UPDATE ON waybill_outbox FOR EACH ROW
+		IF NEW.id = 'refused' THEN SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'refused here'; END IF`); err != nil {
+		t.Fatal(err)
+	}
+	outcomes := make([]core.Outcome, len(records))
+	for i := range records {
+		switch r := &records[i]; r.ID {
+		case "published":
+			outcomes[i] = core.Published(r)
+		case "abandoned":
+			outcomes[i] = core.Abandon(r, waybill.ReasonRejected, errors.New("never"))
+		default:
+			outcomes[i] = core.Retry(r, errors.New("no"), time.Hour)
+		}
+	}
+	for i, err := range s.Settle(t.Context(), self, outcomes) {
+		if id := records[i].ID; (err != nil) != (id == "refused") || err != nil && !strings.Contains(err.Error(), "refused here") {
+			t.Errorf("%s: %v", id, err)
+		}
+	}
+	rows, err := s.DB().Query(`SELECT id, attempts, version FROM waybill_outbox`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer rows.Close()
+	now := map[string][2]int64{}
+	for rows.Next() {
+		var id string
+		var at [2]int64
+		if err := rows.Scan(&id, &at[0], &at[1]); err != nil {
+			t.Fatal(err)
+		}
+		now[id] = at
+	}
+	if err := rows.Err(); err != nil {
+		t.Fatal(err)
+	}
+	for i := range records {
+		r := &records[i]
+		at, there := now[r.ID]
+		want := [2]int64{int64(r.Attempts) + 1, r.Version + 1}
+		switch r.ID {
+		case "refused":
+			want = [2]int64{int64(r.Attempts), r.Version}
+		case "published":
+			want = [2]int64{}
+		}
+		if at != want || there == (r.ID == "published") {
+			t.Errorf("%s has %d attempts and version %d, want %v", r.ID, at[0], at[1], want)
+		}
+	}
+}
+
+func rawMessages(ids ...string) (out []waybill.Message) {
+	for _, id := range ids {
+		out = append(out, waybill.RawMessage("t", "", nil, waybill.ID(id)))
+	}
+	return out
 }

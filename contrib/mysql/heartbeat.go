@@ -69,9 +69,8 @@ func (w *work) Renew(ctx context.Context, m *core.Member, joins bool) error {
 			return err
 		}
 	}
-	_, err = w.exec(ctx, `REPLACE INTO waybill_outbox_members (session, heartbeats, lease, presence, capacity, free_capacity, suspected, renewed_at, name, routes)
+	return w.put(ctx, `REPLACE INTO waybill_outbox_members (session, heartbeats, lease, presence, capacity, free_capacity, suspected, renewed_at, name, routes)
 		VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`, m.Session, m.Heartbeats, m.Lease.Microseconds(), m.Presence, m.Capacity, m.FreeCapacity, m.Suspected, w.now, m.Name, routes)
-	return err
 }
 
 // Suspect is of [rules.MembershipTx].

@@ -319,12 +319,26 @@ func (w *work) lock(ctx context.Context, seqs []int64) (got, busy map[int64]*row
 	if len(seqs) == 0 {
 		return got, busy, nil
 	}
-	rows, err := w.rows(ctx, bySeqSQL+at(seqs)+` FOR UPDATE SKIP LOCKED`)
+	var rows []*row
+	if err := w.ask(ctx, w.lockQuery(&rows, seqs)); err != nil {
+		return got, busy, err
+	}
+	return w.locked(ctx, seqs, rows)
+}
+
+// lockQuery locks what lock does.
+func (w *work) lockQuery(out *[]*row, seqs []int64) query {
+	return w.query(out, bySeqSQL+at(seqs)+` FOR UPDATE SKIP LOCKED`)
+}
+
+// locked returns the rows that were locked, and the others at seqs.
+func (w *work) locked(ctx context.Context, seqs []int64, rows []*row) (got, busy map[int64]*row, err error) {
+	got, busy = make(map[int64]*row, len(seqs)), map[int64]*row{}
 	for _, r := range rows {
 		got[r.Seq] = r
 	}
-	if err != nil || len(got) == len(seqs) {
-		return got, busy, err
+	if len(got) == len(seqs) {
+		return got, busy, nil
 	}
 	rows, err = w.rows(ctx, bySeqSQL+at(seqs))
 	for _, r := range rows {
@@ -340,17 +354,14 @@ func (w *work) set(ctx context.Context, seqs []int64, assignments string, args .
 	if len(seqs) == 0 {
 		return nil
 	}
-	if _, err := w.exec(ctx, `UPDATE waybill_outbox FORCE INDEX (PRIMARY) SET `+assignments+` WHERE `+at(seqs), args...); err != nil {
+	if err := w.put(ctx, `UPDATE waybill_outbox FORCE INDEX (PRIMARY) SET `+assignments+` WHERE `+at(seqs), args...); err != nil {
 		return err
 	}
-	return w.copyAside(ctx, seqs)
+	return w.put(ctx, copyAsideSQL+at(seqs))
 }
 
-func (w *work) copyAside(ctx context.Context, seqs []int64) error {
-	_, err := w.exec(ctx, `REPLACE INTO waybill_outbox_aside (seq, route, k, slot, state, due_at, ends_at, hold, flags)
-		SELECT seq, route, k, slot, state, due_at, ends_at, hold, flags FROM waybill_outbox FORCE INDEX (PRIMARY) WHERE `+at(seqs))
-	return err
-}
+const copyAsideSQL = `REPLACE INTO waybill_outbox_aside (seq, route, k, slot, state, due_at, ends_at, hold, flags)
+	SELECT seq, route, k, slot, state, due_at, ends_at, hold, flags FROM waybill_outbox FORCE INDEX (PRIMARY) WHERE `
 
 // remove deletes records that are locked.
 func (w *work) remove(ctx context.Context, rows []*row) error {
@@ -372,8 +383,7 @@ func (w *work) deleteFrom(ctx context.Context, table, where string, args ...any)
 	if w.safe {
 		text = `DELETE FROM ` + table + ` WHERE `
 	}
-	_, err := w.exec(ctx, text+where, args...)
-	return err
+	return w.put(ctx, text+where, args...)
 }
 
 // free frees the dedupe keys of records that have ended. rows are the records as they were.
@@ -459,16 +469,21 @@ func seqsOf(rows []*row) []int64 {
 // owns returns the slots of the route that self owns.
 func (w *work) owns(ctx context.Context, route string) (core.Slots, error) {
 	if w.own == nil {
-		w.own = map[string]core.Slots{}
-		partitions, err := w.partitions(ctx, `WHERE owner = ?`, w.self)
-		if err != nil {
+		if err := w.ask(ctx, w.ownQuery()); err != nil {
 			return 0, err
-		}
-		for _, u := range partitions {
-			w.own[u.Partition.Route] |= u.Partition.Slots()
 		}
 	}
 	return w.own[route], nil
+}
+
+// ownQuery has owns answer without a round trip of its own.
+func (w *work) ownQuery() query {
+	w.own = map[string]core.Slots{}
+	return query{partitionsSQL + `WHERE owner = ?`, []any{w.self}, func(rows *sql.Rows) error {
+		u, err := scanPartition(rows)
+		w.own[u.Partition.Route] |= u.Partition.Slots()
+		return err
+	}}
 }
 
 const partitionsSQL = `SELECT route, from_slot, to_slot, owner, term, read_after, uncertain_up_to FROM waybill_outbox_partitions `
@@ -487,8 +502,8 @@ func (s *Store) lastSQL(ctx context.Context, q querier, table string) (string, e
 	v, err := s.serverVersion(ctx)
 	if err == nil && !isMariaDB(v) {
 		const set = `SET SESSION information_schema_stats_expiry = 0`
-		if t, ok := q.(*transaction); ok && t.begin != "" {
-			t.begin = strings.Replace(t.begin, set+"; ", "", 1) + set + "; "
+		if t, ok := q.(*transaction); ok && t.pending != "" {
+			t.pending = strings.Replace(t.pending, set+"; ", "", 1) + set + "; "
 		} else {
 			_, err = q.ExecContext(ctx, set)
 		}

@@ -32,24 +32,32 @@ func (s *Store) SettleGroup(ctx context.Context, selves []core.Session, outcomes
 	return s.settle(ctx, selves, slices.Concat(outcomes...)).FirstErr() == nil
 }
 
-// settle persists the outcomes of members. Outcomes other than published ones are those of one member.
+// settle persists the outcomes of members. Outcomes other than published ones are those of one member. Each attempt
+// takes two round trips if it can. An attempt fails as a whole if the database refuses one outcome; the last attempt
+// finds which.
 func (s *Store) settle(ctx context.Context, selves []core.Session, outcomes []core.Outcome) core.Results {
 	var st settler
 	if len(outcomes) == 0 {
 		return core.Results{}
 	}
-	settle := func(how func(st *settler, ctx context.Context) error) error {
-		return s.fencedAll(ctx, "settle", selves, func(w *work) error {
+	attempt := func(alone bool, first func(st *settler) []query, how func(st *settler, ctx context.Context) error) error {
+		return s.fencedWith(ctx, "settle", selves, func(w *work) []query {
+			w.alone = alone
 			st = settler{work: w, outcomes: outcomes, res: make(core.Results, len(outcomes)), changes: make([]change, len(outcomes))}
-			return how(&st, ctx)
-		})
+			return first(&st)
+		}, func(*work) error { return how(&st, ctx) })
 	}
 	err := errOneByOne
 	if s.canDeleteAtOnce(ctx, outcomes) {
-		err = settle((*settler).atOnce)
+		if err = attempt(false, (*settler).deleteAll, (*settler).atOnce); number(err) == lockTimeout {
+			err = errOneByOne
+		}
 	}
-	if errors.Is(err, errOneByOne) {
-		err = settle((*settler).run)
+	for _, alone := range [...]bool{!s.opened, true} {
+		if err == nil || errors.Is(err, core.ErrFenced) || !errors.Is(err, errOneByOne) && waybill.ClassOf(err) == waybill.ClassOutage {
+			break
+		}
+		err = attempt(alone, (*settler).lockAll, (*settler).run)
 	}
 	if err != nil {
 		return core.AllFailed(len(outcomes), err)
@@ -69,17 +77,34 @@ type settler struct {
 	got, busy map[int64]*row
 	changes   []change // of outcomes other than published
 	mark      int64
+
+	seqs  []int64 // of the records
+	rows  []*row  // those of them that are locked
+	n     int64   // how many records were deleted
+	aside bool    // some of them may stand aside
+}
+
+// lockAll locks the records, and asks for the partitions if the rules need them.
+func (st *settler) lockAll() (out []query) {
+	owns := false
+	for i := range st.outcomes {
+		if o := &st.outcomes[i]; o.NoticeNumber() == 0 {
+			st.seqs = append(st.seqs, o.Ref().Seq)
+			owns = owns || o.Event() != core.EventConfirmed
+		}
+	}
+	slices.Sort(st.seqs)
+	if st.seqs = slices.Compact(st.seqs); len(st.seqs) > 0 {
+		out = append(out, st.lockQuery(&st.rows, st.seqs))
+	}
+	if owns {
+		out = append(out, st.ownQuery())
+	}
+	return out
 }
 
 func (st *settler) run(ctx context.Context) (err error) {
-	var seqs []int64
-	for i := range st.outcomes {
-		if o := &st.outcomes[i]; o.NoticeNumber() == 0 {
-			seqs = append(seqs, o.Ref().Seq)
-		}
-	}
-	slices.Sort(seqs)
-	if st.got, st.busy, err = st.lock(ctx, slices.Compact(seqs)); err != nil {
+	if st.got, st.busy, err = st.locked(ctx, st.seqs, st.rows); err != nil {
 		return err
 	}
 	var published, others []int
@@ -88,7 +113,7 @@ func (st *settler) run(ctx context.Context) (err error) {
 		var err error
 		switch {
 		case o.NoticeNumber() != 0: // of one owner: this store tells each record, and never a core.NoticeReread
-			_, err = st.exec(ctx, `DELETE FROM waybill_outbox_notices WHERE number = ? AND route = ?`, o.NoticeNumber(), o.Ref().Route)
+			err = st.put(ctx, `DELETE FROM waybill_outbox_notices WHERE number = ? AND route = ?`, o.NoticeNumber(), o.Ref().Route)
 		case o.Event() == core.EventConfirmed:
 			if st.res[i] = st.confirmed(o.Ref()); st.res[i] == nil && st.got[o.Ref().Seq] != nil {
 				published = append(published, i)
@@ -122,14 +147,14 @@ func (st *settler) run(ctx context.Context) (err error) {
 	return st.stamp(ctx)
 }
 
-// halves runs do for outcomes at once, or one by one if the database refuses one.
+// halves runs do for outcomes at once, or one by one if the database refuses one and says so at once.
 func (st *settler) halves(at []int, do func(at []int) error) error {
 	if len(at) == 0 {
 		return nil
 	}
 	err := classify("settle", do(at))
 	switch half := len(at) / 2; {
-	case err == nil || waybill.ClassOf(err) == waybill.ClassOutage:
+	case err == nil || !st.alone || waybill.ClassOf(err) == waybill.ClassOutage:
 		return err
 	case half == 0:
 		st.res[at[0]] = err
@@ -150,34 +175,33 @@ func (s *Store) canDeleteAtOnce(ctx context.Context, outcomes []core.Outcome) bo
 		!slices.ContainsFunc(outcomes, func(o core.Outcome) bool { return o.NoticeNumber() != 0 || o.Event() != core.EventConfirmed })
 }
 
-// atOnce deletes published records without locking them first, and fails if that is not everything. A deleted record
-// was confirmed, since its id was. CONCAT keeps the server from looking for the ids by their index, which takes 20
-// times as long.
-func (st *settler) atOnce(ctx context.Context) error {
-	var seqs []int64
+// deleteAll deletes published records without locking them first. CONCAT keeps the server from looking for the ids by
+// their index, which takes 20 times as long.
+func (st *settler) deleteAll() []query {
 	var args, routes []any
 	for i := range st.outcomes {
 		ref := st.outcomes[i].Ref()
-		seqs, args = append(seqs, ref.Seq), append(args, ref.ID)
+		st.seqs, args = append(st.seqs, ref.Seq), append(args, ref.ID)
 		if !slices.Contains(routes, any(ref.Route)) {
 			routes = append(routes, ref.Route)
 		}
 	}
-	slices.Sort(seqs)
-	n, aside := int64(0), false
-	err := st.ask(ctx, query{
+	slices.Sort(st.seqs)
+	return []query{{
 		`SET STATEMENT innodb_lock_wait_timeout = 0, in_predicate_conversion_threshold = 0 FOR DELETE FROM waybill_outbox WHERE ` +
-			at(seqs) + ` AND ` + liveSQL + `AND dedupe_key = '' AND CONCAT(id, '') IN ` + places(len(args)) + ` AND CONCAT(route, '') IN ` + places(len(routes)) +
+			at(st.seqs) + ` AND ` + liveSQL + `AND dedupe_key = '' AND CONCAT(id, '') IN ` + places(len(args)) + ` AND CONCAT(route, '') IN ` + places(len(routes)) +
 			`; SELECT ROW_COUNT(), EXISTS (SELECT 1 FROM waybill_outbox_aside WHERE seq BETWEEN ? AND ?)`,
-		append(append(args, routes...), seqs[0], seqs[len(seqs)-1]), func(rows *sql.Rows) error { return rows.Scan(&n, &aside) },
-	})
-	switch outage := waybill.ClassOf(classify("settle", err)) == waybill.ClassOutage; {
-	case outage && number(err) != lockTimeout:
-		return err
-	case err != nil || n != int64(len(st.outcomes)):
+		append(append(args, routes...), st.seqs[0], st.seqs[len(st.seqs)-1]), func(rows *sql.Rows) error { return rows.Scan(&st.n, &st.aside) },
+	}}
+}
+
+// atOnce fails if not all records were deleted. A deleted record was confirmed, since its id was.
+func (st *settler) atOnce(ctx context.Context) error {
+	if st.n != int64(len(st.outcomes)) {
 		return errOneByOne
-	case aside:
-		if err := st.deleteFrom(ctx, "waybill_outbox_aside", at(seqs)); err != nil {
+	}
+	if st.aside {
+		if err := st.deleteFrom(ctx, "waybill_outbox_aside", at(st.seqs)); err != nil {
 			return err
 		}
 	}
@@ -258,8 +282,7 @@ func (st *settler) stamp(ctx context.Context) error {
 		return nil
 	}
 	st.mark = min(stamp+ahead.Milliseconds()<<16, bound)
-	_, err := st.exec(ctx, `INSERT INTO waybill_meta (name, value) VALUES (CONCAT('hlc', ?), ?)
+	return st.put(ctx, `INSERT INTO waybill_meta (name, value) VALUES (CONCAT('hlc', ?), ?)
 		ON DUPLICATE KEY UPDATE value = IF(value > ?, VALUES(value), GREATEST(value, VALUES(value)))`,
 		int64(st.self)%markRows, st.mark, bound)
-	return err
 }

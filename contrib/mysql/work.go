@@ -1,7 +1,6 @@
 package waybillmysql
 
 import (
-	"cmp"
 	"context"
 	"database/sql"
 	"database/sql/driver"
@@ -30,6 +29,7 @@ type work struct {
 	// saved: a Heartbeat has stored partitions
 	saved bool
 	safe  bool // the connection is one of Open's own: it has sql_safe_updates, and takes several statements at once
+	alone bool // each statement goes alone, so that it is known which one failed
 }
 
 // The statements that begin a transaction.
@@ -40,18 +40,26 @@ const (
 
 // transaction is a transaction of the store. It begins with its first statement, in the same round trip.
 type transaction struct {
-	conn  *sql.Conn
-	begin string
-	ended bool // committed with its last statement
+	conn    *sql.Conn
+	pending string // statements that go with the next one, each with a semicolon behind it
+	args    []any  // of those
+	ended   bool   // committed with its last statement
+}
+
+// with returns a statement behind the pending ones.
+func (t *transaction) with(text string, args []any) (string, []any) {
+	text, args = t.pending+text, slices.Concat(t.args, args)
+	t.pending, t.args = "", nil
+	return text, args
 }
 
 func (t *transaction) QueryContext(ctx context.Context, text string, args ...any) (*sql.Rows, error) {
-	text, t.begin = t.begin+text, ""
+	text, args = t.with(text, args)
 	return t.conn.QueryContext(ctx, text, args...)
 }
 
 func (t *transaction) ExecContext(ctx context.Context, text string, args ...any) (sql.Result, error) {
-	text, t.begin = t.begin+text, ""
+	text, args = t.with(text, args)
 	return t.conn.ExecContext(ctx, text, args...)
 }
 
@@ -87,7 +95,7 @@ func (s *Store) transactOnce(ctx context.Context, begin string, fn func(w *work)
 	}
 	t := &transaction{conn: conn}
 	if s.opened {
-		t.begin = begin
+		t.pending = begin
 	} else {
 		for text := range strings.SplitSeq(strings.TrimSuffix(begin, "; "), "; ") {
 			if _, err := conn.ExecContext(ctx, text); err != nil {
@@ -103,36 +111,39 @@ func (s *Store) transactOnce(ctx context.Context, begin string, fn func(w *work)
 			_ = discard(conn, nil) // and the server rolls back
 		}
 	}()
-	end := `COMMIT`
-	if err = fn(&work{s: s, q: t, safe: s.opened}); err != nil {
-		end = `ROLLBACK`
-	} else if t.ended {
-		clean = true
-		return nil
+	if err = fn(&work{s: s, q: t, safe: s.opened}); err == nil {
+		if clean = t.ended; clean {
+			return nil
+		}
+		if _, err = t.ExecContext(ctx, `COMMIT`); err == nil || number(err) == 0 {
+			clean = err == nil
+			return err
+		}
 	}
-	_, e := conn.ExecContext(ctx, end)
+	_, e := conn.ExecContext(ctx, `ROLLBACK`)
 	clean = e == nil
-	return cmp.Or(err, e)
+	return err
 }
 
 // fenced is write for a member: its session cannot be removed meanwhile.
 func (s *Store) fenced(ctx context.Context, op string, self core.Session, fn func(w *work) error) error {
-	return s.fencedAll(ctx, op, []core.Session{self}, fn)
+	return s.fencedWith(ctx, op, []core.Session{self}, func(*work) []query { return nil }, fn)
 }
 
-// fencedAll is fenced for several members of this process. Statements in fn that need a session take the first one.
-func (s *Store) fencedAll(ctx context.Context, op string, selves []core.Session, fn func(w *work) error) error {
+// fencedWith is fenced for members of this process. The statements of first go in the round trip of the fences; without
+// a fence they are rolled back. Statements that need a session take the first one.
+func (s *Store) fencedWith(ctx context.Context, op string, selves []core.Session, first func(w *work) []query, fn func(w *work) error) error {
 	return s.write(ctx, op, func(w *work) error {
 		w.self = selves[0]
 		known := map[core.Session]bool{}
-		fences := make([]query, len(selves))
-		for i, self := range selves { // one by one: a statement for several may lock others
-			fences[i] = query{`SELECT ` + nowSQL + ` FROM waybill_outbox_fence WHERE session = ? LOCK IN SHARE MODE`, []any{self}, func(rows *sql.Rows) error {
+		fences := make([]query, 0, len(selves))
+		for _, self := range selves { // one by one: a statement for several may lock others
+			fences = append(fences, query{`SELECT ` + nowSQL + ` FROM waybill_outbox_fence WHERE session = ? LOCK IN SHARE MODE`, []any{self}, func(rows *sql.Rows) error {
 				known[self] = true
 				return rows.Scan(&w.now)
-			}}
+			}})
 		}
-		if err := w.ask(ctx, fences...); err != nil {
+		if err := w.ask(ctx, append(fences, first(w)...)...); err != nil {
 			return err
 		}
 		for _, self := range selves {
@@ -235,4 +246,32 @@ func (w *work) exec(ctx context.Context, text string, args ...any) (int64, error
 		return 0, err
 	}
 	return res.RowsAffected()
+}
+
+// pendingBytes bounds the statements that wait for the next one, far below any max_allowed_packet.
+const pendingBytes = 1 << 16
+
+// put is exec for a statement whose result is not asked for: it goes in the round trip of the next statement, or of the
+// commit, if the connection can do that. Its error is that of the one that it went with.
+func (w *work) put(ctx context.Context, text string, args ...any) error {
+	t, ok := w.q.(*transaction)
+	if !ok || !w.safe || w.alone {
+		_, err := w.exec(ctx, text, args...)
+		return err
+	}
+	t.pending, t.args = t.pending+text+"; ", append(t.args, args...)
+	size := len(t.pending)
+	for _, arg := range t.args {
+		switch arg := arg.(type) {
+		case string:
+			size += len(arg)
+		case []byte:
+			size += len(arg)
+		}
+	}
+	if size < pendingBytes {
+		return nil
+	}
+	_, err := w.exec(ctx, `DO 0`)
+	return err
 }
