@@ -349,22 +349,30 @@ func TestManyDueAreRepeatedOnce(t *testing.T) {
 	}
 }
 
-// TestLargeRetries: retries with large bodies that come due together keep to the bound of bytes, and all come.
-func TestLargeRetries(t *testing.T) {
-	t.Parallel()
-	const n, size, bound = 300, 1000, 40_000 // a first Due brings half of it
+// newLarge returns a world, and its route with a bound of bytes, on which n messages were staged.
+func newLarge(t *testing.T, bound int64, n int, message func(i int) waybill.Envelope) (*small, *route) {
+	t.Helper()
 	w := newSmall(t)
 	w.d = New(Options{
 		Routes: []Route{{Name: "r", Partitions: 1}}, Lease: time.Second, NewSession: func() core.Session { return 100 }, Bytes: bound,
 	})
 	tx := w.st.Begin()
 	for i := range n {
-		_, err := tx.Stage(core.StagedRow{Route: "r", Envelope: waybill.Envelope{ID: fmt.Sprint("m", i), Topic: "t", Body: make([]byte, size)}})
+		e := message(i)
+		e.ID, e.Topic = fmt.Sprint("m", i), "t"
+		_, err := tx.Stage(core.StagedRow{Route: "r", Envelope: e})
 		w.must(err)
 	}
 	w.must(tx.Commit())
 	w.d.Wake(w.now)
-	rt := w.d.byName["r"]
+	return w, w.d.byName["r"]
+}
+
+// TestLargeRetries: retries with large bodies that come due together keep to the bound of bytes, and all come.
+func TestLargeRetries(t *testing.T) {
+	t.Parallel()
+	const n, size, bound = 300, 1000, 40_000 // a first Due brings half of it
+	w, rt := newLarge(t, bound, n, func(int) waybill.Envelope { return waybill.Envelope{Body: make([]byte, size)} })
 	handOut := func(most int64, outcome func(item *Item) core.Outcome) {
 		w.t.Helper()
 		for came, steps := 0, 0; came < n; steps++ {
@@ -391,20 +399,9 @@ func TestLargeRetries(t *testing.T) {
 func TestLargeKeys(t *testing.T) {
 	t.Parallel()
 	const keys, depth, size, bound = 200, 5, 1000, 40_000
-	w := newSmall(t)
-	w.d = New(Options{
-		Routes: []Route{{Name: "r", Partitions: 1}}, Lease: time.Second, NewSession: func() core.Session { return 100 }, Bytes: bound,
+	w, rt := newLarge(t, bound, keys*depth, func(i int) waybill.Envelope {
+		return waybill.Envelope{Key: fmt.Sprint("k", i%keys), Body: make([]byte, size)}
 	})
-	tx := w.st.Begin()
-	for i := range keys * depth {
-		_, err := tx.Stage(core.StagedRow{Route: "r", Envelope: waybill.Envelope{
-			ID: fmt.Sprint("m", i), Topic: "t", Key: fmt.Sprint("k", i%keys), Body: make([]byte, size),
-		}})
-		w.must(err)
-	}
-	w.must(tx.Commit())
-	w.d.Wake(w.now)
-	rt := w.d.byName["r"]
 	failed, came, peak := 0, 0, int64(0)
 	for steps := 0; came < keys*depth; steps++ {
 		if steps > 20*keys*depth {

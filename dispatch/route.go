@@ -162,9 +162,9 @@ func (rt *route) room() int {
 	return room
 }
 
-// fit returns for how many records there is room if each has two bodies of the usual size; at least one. While no size
-// is known it is unknown. What a store does not bound by bytes is bounded so: due retries, and the pages of many keys
-// together.
+// fit returns for how many records there is room if each has two bodies of the usual size; at least one. Without a
+// known size the answer is unknown. It bounds what stores do not bound by bytes: due retries, and the pages of many
+// keys together.
 func (rt *route) fit(unknown int) int {
 	if rt.load.body == 0 {
 		return unknown

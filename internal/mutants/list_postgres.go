@@ -118,7 +118,7 @@ func postgresql() []mutant {
 		mutant{id: "postgres-cover-open", fault: "a transaction that staged before is taken for one that notifies", file: cover, old: "if id < c.before {", new: "if id < 0 {", tests: "^TestCover$"},
 		mutant{id: "postgres-cover-strict", fault: "any open transaction ends the cover", file: cover, old: "if id < c.before {", new: "if id > 0 {", tests: "^TestCover$"},
 		mutant{id: "postgres-cover-gap", fault: "a gap in what is said is not noticed", file: cover, old: " || began.After(c.until) {\n\t\t*c", new: " {\n\t\t*c", tests: "^TestCover$"},
-		mutant{id: "postgres-cover-lapsed", fault: "nobody said it until now, and the cover goes on", file: cover, old: "if w.lapsed || c.conn", new: "if c.conn", tests: "^TestCover$"},
+		mutant{id: "postgres-cover-lapsed", fault: "a cover goes on that no commit has renewed", file: cover, old: "if w.lapsed || c.conn", new: "if c.conn", tests: "^TestCover$"},
 		mutant{id: "postgres-cover-conn", fault: "what a lost connection heard counts", file: cover, old: " || w.cover.conn != w.listener.conn || w.gap", new: " || w.gap", tests: "^TestCover$"},
 		mutant{id: "postgres-cover-wait-ends", fault: "a notification that ended a Wait is forgotten without a read", file: wait, old: "\t\tw.uncover(r)\n", new: "\t\t_ = r\n", tests: "^TestCover$"},
 		mutant{id: "postgres-cover-others", fault: "a notification for a route that is not waited for is forgotten", file: "store/postgres/internal/listen/listener.go", old: "\tl.others(payload)\n", new: "", tests: "^TestCover$"},

@@ -45,8 +45,8 @@ WITH p AS MATERIALIZED (
 	// freeSQL is whether record r has no hold. Most records that are held are self's: they cost no look-up.
 	freeSQL = `r.hold <> $1 AND ` + holderSQL + ` = 0`
 
-	// ownRetriesSQL are the due retries that self holds already. They are not locked: whoever settles or holds one
-	// meanwhile would find the lock, and try again.
+	// ownRetriesSQL are the due retries that self holds already. A lock on them would meet the results and holds
+	// that the member sends meanwhile.
 	ownRetriesSQL = ownPartsSQL + `
 SELECT p.n, ` + recordSQL + `, r.body, r.due_at FROM p CROSS JOIN LATERAL (
         SELECT r.*` + ownDueSQL + `
