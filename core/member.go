@@ -44,7 +44,9 @@ type ServedRoute struct {
 // HeartbeatRequest is one call of Heartbeat.
 type HeartbeatRequest struct {
 	// Self joins if it is unknown and Join is set. It is renewed if it is known and its Heartbeats has risen. A
-	// member that only reads the membership passes its latest Heartbeats. A zero Session only reads, too.
+	// member that only reads the membership passes its latest Heartbeats. A zero Session only reads, too. After a Join
+	// without an answer the next one is for another Session: the first may be executed when others have removed its
+	// Session, and would bring it back.
 	Self Member
 	Join bool
 	// Leave removes Self, after Transfers: its holds end without counting crashes, its partitions become free, and

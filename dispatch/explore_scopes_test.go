@@ -35,6 +35,7 @@ func small1(name string, staged []letter, b budget, change ...func(s *scope)) sc
 func manyKeys(s *scope)    { s.keys = 10 }
 func cancellable(s *scope) { s.cancellable = true }
 func queued(s *scope)      { s.routes[0].Queue = true }
+func joins(s *scope)       { s.joined = 1 }
 func blocking(s *scope)    { s.routes[0].Blocks = true }
 func two(s *scope)         { s.members, s.window = 2, 8 }
 func shortPages(s *scope)  { s.batch = 1 }
@@ -108,6 +109,8 @@ var scopes = []scope{
 	pair("blocked keys, and a member dies", 1, keyed("k", "l", "k", "l"), budget{Ticks: 7, Abandon: 2, Redrive: 1, Crash: 1}, blocking),
 	pair("cancels, and a member dies", 1, keyed("k", "l", "k"), budget{Ticks: 7, Cancel: 1, Crash: 1, Lose: 1}, cancellable),
 	pair("a member freezes", 1, keyed("k", "l", "k"), budget{Ticks: 6, Far: 1, Freeze: 1, Blackout: 1}),
+	pair("a join is lost, and executed late", 1, keyed("k"), budget{Ticks: 5, Freeze: 1, Late: 1}, joins),
+	pair("a join has no answer, and its member leaves", 1, keyed("k"), budget{Ticks: 4, Lose: 1, Late: 1, Leave: 1}, joins),
 	pair("a queue, and a member leaves", 2, keyed("k", "", "l", ""), budget{Ticks: 5, Retry: 1, Leave: 1, Slow: 1}, queued),
 	pair("a queue, and a member dies", 1, keyed("k", "", ""), budget{Ticks: 6, Retry: 1, Crash: 1, Lock: 1}, queued),
 	// transactions that commit late
@@ -119,6 +122,9 @@ var scopes = []scope{
 var histories = []struct {
 	name, in, events string
 }{
+	{"a join that is executed late revives a removed member", "a join is lost, and executed late", "tick; call m0 heartbeat; call m0 read; call m0 due; out m0 1 published; call m0 settle; " +
+		"join m1; late m1 heartbeat; ghost m0 heartbeat; freeze m1; tick; call m0 heartbeat; call m0 read; call m0 due; tick; call m0 heartbeat; call m0 read; call m0 due; tick; " +
+		"call m0 heartbeat; call m0 read; call m0 due; tick"},
 	{"a key waits for its own retry", "two of a key at the bound of keys", "tick"},
 	{"many retries stop a route", "retries at the bound of keys", "tick; call m0 heartbeat; call m0 read; out m0 1 far"},
 	{"many blocked keys stop a route", "blocked keys at the bound of keys", "tick; call m0 heartbeat; call m0 read; out m0 1 abandoned"},

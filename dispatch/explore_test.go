@@ -195,6 +195,52 @@ func TestRenewalWithoutAnswerIsRepeated(t *testing.T) {
 	}
 }
 
+// TestJoinWithoutAnswer: a member whose Join had no answer joins as another session. It removes the first one as soon as
+// it sees it, whether that Join was executed at once or comes late. A member that stops instead removes it, too.
+func TestJoinWithoutAnswer(t *testing.T) {
+	t.Parallel()
+	for _, late := range []bool{false, true} {
+		w, m, ghost := lostJoin(!late)
+		for !m.d.self.joined && w.wrong == "" {
+			w.advance()
+			w.drainAll()
+		}
+		if late {
+			w.exec(&sentCall{c: ghost}, 9)
+		}
+		for end := w.now.Add(worldLease); late && w.known(ghost.gen) && w.now.Before(end) && w.wrong == ""; w.drainAll() {
+			w.advance()
+		}
+		if w.wrong != "" || w.known(ghost.gen) || !w.known(m.d.session) || m.d.session == ghost.gen {
+			t.Errorf("late %t: session %d is a member: %t; session %d: %t; %s", late, ghost.gen, w.known(ghost.gen), m.d.session, w.known(m.d.session), w.wrong)
+		}
+	}
+	w, m, ghost := lostJoin(true)
+	m.d.Stop()
+	for !m.d.self.left && w.wrong == "" {
+		w.advance()
+		w.drainAll()
+	}
+	if w.wrong != "" || w.known(ghost.gen) {
+		t.Errorf("after a stop session %d is a member: %t; %s", ghost.gen, w.known(ghost.gen), w.wrong)
+	}
+}
+
+// lostJoin returns a world in which a Join of a second member had no answer, and that Join.
+func lostJoin(executed bool) (*world, *agent, *Call) {
+	w := newWorld(scopeOf("a join is lost, and executed late"))
+	m := w.members[1]
+	w.join(m)
+	lost := m.calls[0]
+	ghost := *lost.c
+	if executed {
+		w.exec(lost, 1)
+	}
+	lost.c.Lose(errLost)
+	w.answer(m, lost)
+	return w, m, &ghost
+}
+
 func scopeOf(name string) *scope {
 	return &scopes[slices.IndexFunc(scopes, func(s scope) bool { return s.name == name })]
 }

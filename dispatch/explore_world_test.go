@@ -83,7 +83,8 @@ type world struct {
 	letters  []*posted
 	paused   map[string]bool // topics
 	left     budget
-	excused  bool // a member died, or lost its session: records may go twice
+	seen     []core.Session // all that were members at some time
+	excused  bool           // a member died, or lost its session: records may go twice
 	wrong    string
 	phase    int // of the fair continuation
 	log      []string
@@ -346,7 +347,14 @@ func (st *coarse) ReleasePartition(ctx context.Context, self core.Session, parti
 
 func (w *world) exec(x *sentCall, who int) {
 	x.done = true
+	before := w.known(x.c.gen)
 	x.c.Do(context.Background(), &coarse{w.store, w})
+	if !before && w.known(x.c.gen) {
+		if slices.Contains(w.seen, x.c.gen) {
+			w.fail("revived: a session that was removed is a member again")
+		}
+		w.seen = append(slices.Clone(w.seen), x.c.gen)
+	}
 	if x.c.err != nil {
 		w.logf("m%d: %s: %v", who, x.c.kind, x.c.err)
 	}

@@ -99,7 +99,9 @@ func (d *Dispatcher) renews() bool {
 // ownMember returns the member's own row for a Heartbeat. A call that only reads repeats the latest renewal that was
 // answered: it must not make the row look newer or older.
 func (d *Dispatcher) ownMember(renews bool) core.Member {
-	if d.session == 0 {
+	if n := len(d.self.givenUp); d.session == 0 && d.self.stopping && n > 0 {
+		d.session = d.self.givenUp[n-1] // it leaves, if it has joined
+	} else if d.session == 0 {
 		d.session = d.opts.NewSession()
 	}
 	m := core.Member{Name: d.opts.Name, Lease: d.opts.Lease, Capacity: max(d.opts.Handlers, 1), FreeCapacity: d.handlers.reportedFree(), Session: d.session, Presence: d.presence.toShow()}
@@ -173,7 +175,7 @@ func (d *Dispatcher) endUncertainty() (moves []core.Transfer) {
 }
 
 // heartbeatDone takes in a membership. If there is none, the renewal is repeated after a short pause: the lease runs. A
-// membership without this member, or of another life of the database, ends the session. Otherwise the next Heartbeat
+// Join is repeated as another session. A membership without this member, or of another life of the database, ends the session. Otherwise the next Heartbeat
 // carries the conclusions:
 //
 //  1. noteOthers compares the members with the former membership, so it comes before that is replaced.
@@ -186,6 +188,9 @@ func (d *Dispatcher) heartbeatDone(m *core.HeartbeatRequest, membership *core.Me
 	if c.err != nil {
 		d.calls.pause(CallHeartbeat)
 		d.self.renewNow = true
+		if m.Join && !m.Leave {
+			d.giveUpJoin(&m.Self)
+		}
 		return
 	}
 	if m.Leave || d.self.quitting && !membership.IsMember {

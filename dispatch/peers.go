@@ -89,6 +89,10 @@ func (d *Dispatcher) observe(c *Call) {
 // anew, with all of them. The time without a renewal ends when this Heartbeat was sent, not when its answer came: its
 // snapshot can be as old as that.
 func (d *Dispatcher) observePeer(m *core.Member, shown bool, c *Call) {
+	if slices.Contains(d.self.givenUp, m.Session) {
+		d.evict(m)
+		return
+	}
 	p, known := d.peers.seen[m.Session]
 	dead := d.observeToken(m, &p, shown, c)
 	if !known {
@@ -111,7 +115,14 @@ func (d *Dispatcher) observePeer(m *core.Member, shown bool, c *Call) {
 	switch {
 	case !dead && c.sent.Sub(p.since) < lease:
 		d.peers.heartbeatBy(p.since.Add(lease))
-	case len(d.peers.evictions) < maxEvictions:
+	default:
+		d.evict(m)
+	}
+}
+
+// evict removes a member with the next Heartbeat, or, if that removes many already, with a later one.
+func (d *Dispatcher) evict(m *core.Member) {
+	if len(d.peers.evictions) < maxEvictions {
 		d.peers.evictions = append(d.peers.evictions, core.Eviction{Session: m.Session, Heartbeats: m.Heartbeats})
 	}
 }

@@ -1,6 +1,10 @@
 package dispatch
 
-import "github.com/waybill-go/waybill/core"
+import (
+	"slices"
+
+	"github.com/waybill-go/waybill/core"
+)
 
 // A member that others have removed, or whose database was restored, begins anew as another session. It must not trust
 // anything that it remembers: its partitions have other owners, and its numbers may be of another life of the database.
@@ -29,6 +33,18 @@ func (d *Dispatcher) rejoin() {
 		fresh := newRoute(d.env, rt.Route)
 		fresh.topics.paused, fresh.shut = rt.topics.paused, rt.shut
 		d.routes[i], d.byName[rt.Name] = fresh, fresh
+	}
+}
+
+// giveUpJoin ends a session whose Join has no answer: the next Join is for a new session. The lost one may be executed at
+// any time. After others have removed its session, it would bring the session back, and nothing would fence the process
+// that still works for it. So it must be the Join of a session that nobody works for. Such a session is removed at once.
+func (d *Dispatcher) giveUpJoin(m *core.Member) {
+	d.session = 0
+	d.self.reset()
+	d.self.givenUp = append(d.self.givenUp, m.Session)
+	if n := len(d.self.givenUp); n > maxGivenUp {
+		d.self.givenUp = slices.Clone(d.self.givenUp[n-maxGivenUp:])
 	}
 }
 

@@ -1,6 +1,14 @@
 package dispatch
 
-import "time"
+import (
+	"time"
+
+	"github.com/waybill-go/waybill/core"
+)
+
+// maxGivenUp is how many sessions of its own a member looks for, of those whose Join had no answer. An older one that
+// comes late is removed after its lease.
+const maxGivenUp = 8
 
 // self is what the member tells about itself. A renewal that the store has answered extends its lease.
 type self struct {
@@ -11,6 +19,7 @@ type self struct {
 	renewalSent time.Time       // when that renewal was sent
 	renewNow    bool            // the next renewal must not wait
 	renewedLate bool            // the latest renewal came late: it evicts no member
+	givenUp     []core.Session  // those whose Join had no answer
 	unavailable map[string]bool // routes that the member cannot serve now
 
 	stopping bool // no more is read or handed out; the member leaves when all is settled
@@ -20,7 +29,7 @@ type self struct {
 
 func newSelf(e *env) self { return self{env: e, unavailable: map[string]bool{}} }
 
-// reset ends the session. It keeps which routes the member can serve, and whether it stops.
+// reset ends the session. It keeps which sessions were given up, which routes the member can serve, and whether it stops.
 func (m *self) reset() {
 	m.joined, m.heartbeats, m.arrived, m.renewalSent, m.renewedLate = false, 0, 0, time.Time{}, false
 }

@@ -12,13 +12,15 @@ import (
 // crew has the members and the owner of each partition, by the answers of the store. Only an exact ledger knows it.
 type crew struct {
 	members map[core.Session]*member
-	left    map[core.Session]bool // ended by themselves; a late call may bring back a row
+	left    map[core.Session]bool // ended by themselves
+	ended   map[core.Session]bool // were members once; no late call may bring one back
 	owners  map[core.Partition]ownership
 }
 
 // member is a session of a process: its latest renewal, and when the store heard of it.
 type member struct {
 	p          *Process
+	answered   bool // the process knows that it is a member
 	lease      time.Duration
 	heartbeats int64
 	at         time.Time
@@ -36,7 +38,9 @@ type hold struct {
 }
 
 func newCrew() crew {
-	return crew{members: map[core.Session]*member{}, left: map[core.Session]bool{}, owners: map[core.Partition]ownership{}}
+	return crew{
+		members: map[core.Session]*member{}, left: map[core.Session]bool{}, ended: map[core.Session]bool{}, owners: map[core.Partition]ownership{},
+	}
 }
 
 // of returns the process of a session that is a member, or nil.
@@ -91,6 +95,9 @@ func (l *Ledger) met(p *Process, m *core.HeartbeatRequest, r *core.Membership) {
 		old := c.members[x.Session]
 		if old == nil {
 			l.note("joined: %s as %x", p.Name, uint16(x.Session))
+			if c.ended[x.Session] {
+				l.problem("revived: %x is a member again, says %s", uint16(x.Session), p.Name)
+			}
 			old = &member{p: p}
 			c.members[x.Session] = old
 		}
@@ -110,13 +117,24 @@ func (l *Ledger) met(p *Process, m *core.HeartbeatRequest, r *core.Membership) {
 		case c.left[s]:
 		case !removed:
 			l.problem("removed: %s is no longer a member, and nobody has removed it", x.p.Name)
+		case x.p == p && !x.answered: // a Join of its own that had no answer
 		case age < x.lease:
 			l.problem("removed: %s removes %s, whose latest renewal is %s old; its lease is %s", p.Name, x.p.Name, age, x.lease)
 		}
 		delete(c.members, s)
+		c.ended[s] = true
 	}
 	for i := range r.Partitions {
 		l.moved(p, &r.Partitions[i])
+	}
+}
+
+// answered notes that a process knows that it is a member.
+func (l *Ledger) answered(s core.Session) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if m := l.crew.members[s]; m != nil {
+		m.answered = true
 	}
 }
 

@@ -69,6 +69,7 @@ func (s *Store) Heartbeat(ctx context.Context, m core.HeartbeatRequest) (core.Me
 		s.p.ledger.met(s.p, &m, &r)
 	})
 	if err == nil && r.IsMember && !m.Leave {
+		s.p.ledger.answered(m.Self.Session)
 		s.p.renewed(sent, &m.Self)
 	}
 	return r, err
