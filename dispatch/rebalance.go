@@ -2,6 +2,7 @@ package dispatch
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 
 	"github.com/waybill-go/waybill/core"
@@ -28,6 +29,7 @@ const (
 // partitions, and some hundred members. So a step compares members, and walks over no routes.
 type tally struct {
 	holders []*holder      // by session
+	free    []free         // the partitions that are given to members, by route and slot
 	routes  []string       // of all partitions, sorted
 	at      map[string]int // the index of a route
 	kinds   int            // how many sets of routes there are that members are able to serve
@@ -53,7 +55,16 @@ const (
 // holding is how a member holds a route.
 type holding struct {
 	partitions   int8 // core.NumSlots at most
+	free         int8 // those of them that were given to it by this division
 	serves, able bool
+}
+
+// free is a partition without an owner, or one that this member releases.
+type free struct {
+	core.PartitionState
+	route   int
+	leaving bool    // it is released already: this member does not take it
+	to      *holder // the member that it is given to; nil = nobody serves its route
 }
 
 // rebalance computes which free partitions the member takes and which of its own it releases, so that all members get
@@ -61,38 +72,89 @@ type holding struct {
 // moves from one member to another that has at least two fewer: with a difference of one it would move back and forth
 // for ever. The order:
 //
-//  1. Partitions that their owner cannot serve move first, since they are as good as their next owner's: a member that
-//     took a free one before would release it for them, and take it again while its next owner has not looked.
-//  2. Free partitions are given, one by one. This member takes its own with the next Heartbeat.
-//  3. Partitions move until the loads are level.
+//  1. Partitions that their owner cannot serve move first, since they are as good as their next owner's.
+//  2. Free partitions are given, one by one, and with them those that this member releases already.
+//  3. Partitions move until the loads are level. A member passes on what it was given before it releases anything.
+//  4. This member takes the free ones that are its own now with the next Heartbeat, apart from those that it would
+//     release once it had them.
+//
+// So a member rests while another one does not look: nothing comes and goes. TestDivisionRests and TestDivisionsMeet
+// show it for members, routes and owners by chance.
 func (d *Dispatcher) rebalance() {
-	t := d.tally()
-	releasing := 0
-	move := func(from, to *holder, route int) {
-		from.add(route, -1)
-		to.add(route, 1)
-		if from.session == d.session && releasing < maxReleasing {
-			releasing++
-			d.releaseOne(d.byName[t.routes[route]])
+	takes, releases := d.divide(nil)
+	if len(takes) > 0 {
+		taken := map[core.Partition]bool{}
+		for i := range takes {
+			taken[takes[i].Partition] = true
+		}
+		_, gives := d.divide(taken)
+		takes = slices.DeleteFunc(takes, func(u core.PartitionState) bool {
+			gives[u.Partition.Route]--
+			return gives[u.Partition.Route] >= 0
+		})
+	}
+	for i := range takes {
+		if d.self.stopping || len(d.peers.transfers) == maxTransfers {
+			break
+		}
+		u := &takes[i]
+		d.peers.transfers = append(d.peers.transfers, core.Transfer{Partition: u.Partition, From: u.Owner, To: d.session})
+		// Its owner has no row any more; see acquire.
+		if u.Owner != 0 {
+			d.peers.orphaned[u.Partition] = true
 		}
 	}
-	t.moveUnserved(move)
-	for _, o := range d.peers.freePartitions() {
-		route := t.at[o.Partition.Route]
-		to := t.least(route)
-		if to == nil {
-			continue
+	left := maxReleasing
+	for _, route := range slices.Sorted(maps.Keys(releases)) {
+		for range min(releases[route], left) {
+			d.releaseOne(d.byName[route])
+			left--
 		}
+	}
+}
+
+// divide returns the free partitions that fall to this member, and how many of its own of each route fall to others. taken
+// are free ones that it has by then.
+func (d *Dispatcher) divide(taken map[core.Partition]bool) (takes []core.PartitionState, releases map[string]int) {
+	t := d.tally(taken)
+	releases = map[string]int{}
+	move := func(from, to *holder, route int) {
+		if !t.passOn(from, to, route) && from.session == d.session {
+			releases[t.routes[route]]++
+		}
+		from.add(route, -1)
 		to.add(route, 1)
-		if to.session == d.session && !d.self.stopping && len(d.peers.transfers) < maxTransfers {
-			d.peers.transfers = append(d.peers.transfers, core.Transfer{Partition: o.Partition, From: o.Owner, To: d.session})
-			// Its owner has no row any more; see acquire.
-			if o.Owner != 0 {
-				d.peers.orphaned[o.Partition] = true
-			}
+	}
+	t.moveUnserved(move)
+	for i := range t.free {
+		if f := &t.free[i]; t.least(f.route) != nil {
+			f.to = t.least(f.route)
+			f.to.add(f.route, 1)
+			f.to.routes[f.route].free++
 		}
 	}
 	t.level(move)
+	for i := range t.free {
+		if f := &t.free[i]; !f.leaving && f.to != nil && f.to.session == d.session {
+			takes = append(takes, f.PartitionState)
+		}
+	}
+	return takes, releases
+}
+
+// passOn gives a free partition of a route that was given to one member to another one instead, if there is one.
+func (t *tally) passOn(from, to *holder, route int) bool {
+	if from.routes[route].free == 0 {
+		return false
+	}
+	from.routes[route].free--
+	to.routes[route].free++
+	at, _ := slices.BinarySearchFunc(t.free, route, func(f free, route int) int { return cmp.Compare(f.route, route) })
+	for t.free[at].to != from {
+		at++
+	}
+	t.free[at].to = to
+	return true
 }
 
 // releaseOne chooses one partition of a route to release: if possible one without items in memory, otherwise one
@@ -117,17 +179,17 @@ func (d *Dispatcher) releaseOne(rt *route) {
 	}
 }
 
-// tally counts the partitions of each member, without partitions that are on their way to another member: each
-// membership that still shows them here would make one more partition go. A member that is about to be removed gets
-// none. The steps:
+// tally counts the partitions of each member, without those that are on their way to another member: they are given like
+// free ones. At their old owner they would make one more partition go with each membership, and if they counted nowhere,
+// their next owner would seem to need more. A member that is about to be removed gets none. The steps:
 //
 //  1. The routes, sorted, get indexes.
 //  2. Each member becomes a holder, with the routes that it serves and those that it is able to serve now. Of itself
 //     the member knows that better than its row says.
 //  3. Holders that are able to serve the same routes are of one kind, so that "can give to" is looked up once for a
 //     kind.
-//  4. The partitions are counted at their owners.
-func (d *Dispatcher) tally() *tally {
+//  4. The partitions are counted at their owners, and the free ones are listed.
+func (d *Dispatcher) tally(taken map[core.Partition]bool) *tally {
 	t := &tally{at: map[string]int{}}
 	partitions := d.peers.membership.Partitions
 	for i := range partitions {
@@ -175,6 +237,13 @@ func (d *Dispatcher) tally() *tally {
 		h.kind = kind
 	}
 	t.kinds = len(kinds)
+	for _, o := range d.peers.freePartitions() {
+		if h := holders[d.session]; h != nil && taken[o.Partition] {
+			h.add(t.at[o.Partition.Route], 1)
+			continue
+		}
+		t.free = append(t.free, free{PartitionState: o, route: t.at[o.Partition.Route]})
+	}
 	slices.SortFunc(t.holders, func(a, b *holder) int { return cmp.Compare(a.session, b.session) })
 	for i := range partitions {
 		o := &partitions[i]
@@ -184,11 +253,15 @@ func (d *Dispatcher) tally() *tally {
 		}
 		if o.Owner == d.session {
 			if rt := d.byName[o.Partition.Route]; rt != nil && rt.partitions[o.Partition] != nil && rt.partitions[o.Partition].releasing {
+				t.free = append(t.free, free{PartitionState: *o, route: t.at[o.Partition.Route], leaving: true})
 				continue
 			}
 		}
 		h.add(t.at[o.Partition.Route], 1)
 	}
+	slices.SortFunc(t.free, func(a, b free) int {
+		return cmp.Or(cmp.Compare(a.route, b.route), cmp.Compare(a.Partition.From, b.Partition.From))
+	})
 	return t
 }
 

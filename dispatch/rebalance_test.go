@@ -3,6 +3,7 @@ package dispatch
 import (
 	"fmt"
 	"maps"
+	"math/rand/v2"
 	"runtime"
 	"slices"
 	"testing"
@@ -127,6 +128,124 @@ func TestFreePartitionWaitsForItsOwner(t *testing.T) { // DB-24
 	for _, rt := range d.routes {
 		if rt.releasing != 0 {
 			t.Errorf("releases slots %x of %s", rt.releasing, rt.Name)
+		}
+	}
+}
+
+// town is members that share partitions. Each sees the present owners when it acts.
+type town struct {
+	rnd        *rand.Rand
+	members    []*Dispatcher
+	partitions []core.PartitionState
+	taken      map[core.Partition]int // how often each was taken
+}
+
+// newTown makes members, routes and owners by chance. No member serves a route that it cannot serve now.
+func newTown(rnd *rand.Rand) *town {
+	w := &town{rnd: rnd, taken: map[core.Partition]int{}}
+	members, routes, parts := 2+rnd.IntN(3), 1+rnd.IntN(3), 1+rnd.IntN(5)
+	opts, all := Options{Lease: time.Second}, make([]core.Member, members)
+	for i := range all {
+		all[i] = core.Member{Session: core.Session(i + 1), Capacity: 1 + rnd.IntN(2), FreeCapacity: 1}
+	}
+	for r := range routes {
+		name := fmt.Sprint("r", r)
+		opts.Routes = append(opts.Routes, Route{Name: name, Partitions: parts})
+		for i := range all {
+			all[i].Routes = append(all[i].Routes, core.ServedRoute{Route: name, InitialPartitions: parts, Unavailable: i > 0 && rnd.IntN(4) == 0})
+		}
+		for _, u := range core.SplitPartitions(name, parts) {
+			w.partitions = append(w.partitions, core.PartitionState{Partition: u, Owner: core.Session(rnd.IntN(members + 1)), Term: 1})
+		}
+	}
+	for i := range all {
+		d := New(opts)
+		d.tick(epochStart)
+		d.session, d.self.joined, d.peers.membership = all[i].Session, true, core.Membership{IsMember: true, Members: all, Partitions: w.partitions}
+		for _, sv := range all[i].Routes {
+			d.self.unavailable[sv.Route] = sv.Unavailable
+		}
+		for k := range w.partitions {
+			if o := &w.partitions[k]; o.Owner == d.session {
+				d.acquire(d.byName[o.Partition.Route], o)
+			}
+		}
+		w.members = append(w.members, d)
+	}
+	return w
+}
+
+// act lets a member divide, take, and end some of its releases. It reports whether anything changed, or still will.
+func (w *town) act(d *Dispatcher) (active bool) {
+	d.peers.transfers = nil
+	d.rebalance()
+	takes := map[core.Partition]bool{}
+	for _, tr := range d.peers.transfers {
+		takes[tr.Partition] = true
+	}
+	for i := range w.partitions {
+		o := &w.partitions[i]
+		rt := d.byName[o.Partition.Route]
+		u := rt.partitions[o.Partition]
+		switch {
+		case takes[o.Partition]:
+			active = true
+			w.taken[o.Partition]++
+			o.Owner = d.session
+			d.acquire(rt, o)
+		case u != nil && u.releasing:
+			if active = true; w.rnd.IntN(2) == 0 {
+				o.Owner = 0
+				rt.releasing &^= u.Slots()
+				delete(rt.partitions, o.Partition)
+			}
+		}
+	}
+	return active
+}
+
+// TestDivisionRests: while the other members do nothing, this one takes and releases, and then it rests. It takes no
+// partition twice: what it gives to one that has not looked does not come back.
+func TestDivisionRests(t *testing.T) { // DB-24
+	t.Parallel()
+	for seed := range uint64(20_000) {
+		w := newTown(rand.New(rand.NewPCG(seed, 1)))
+		for quiet, rounds := 0, 0; quiet < 3; rounds++ {
+			if quiet++; w.act(w.members[0]) {
+				quiet = 0
+			}
+			if n := slices.Max(append(slices.Collect(maps.Values(w.taken)), 0)); n > 1 || rounds == 50 {
+				t.Fatalf("seed %d: after %d memberships a partition was taken %d times", seed, rounds, n)
+			}
+		}
+	}
+}
+
+// TestDivisionsMeet: members that act in any order come to rest with fair shares. No partition is left that a member is
+// able to serve, and on the way a partition is taken three times at most.
+func TestDivisionsMeet(t *testing.T) { // DB-24
+	t.Parallel()
+	for seed := range uint64(5_000) {
+		rnd := rand.New(rand.NewPCG(seed, 2))
+		w := newTown(rnd)
+		most := 0
+		for quiet, rounds := 0, 0; quiet < 10*len(w.members); rounds++ {
+			if quiet++; w.act(w.members[rnd.IntN(len(w.members))]) {
+				quiet = 0
+			}
+			if most = slices.Max(append(slices.Collect(maps.Values(w.taken)), 0)); most > 3 || rounds == 1000 {
+				t.Fatalf("seed %d: after %d memberships a partition was taken %d times", seed, rounds, most)
+			}
+		}
+		for i := range w.partitions {
+			o := &w.partitions[i]
+			able := func(d *Dispatcher) bool { return !d.self.unavailable[o.Partition.Route] }
+			if anyAble := slices.ContainsFunc(w.members, able); o.Owner == 0 || anyAble && !able(w.members[o.Owner-1]) {
+				t.Fatalf("seed %d: %v belongs to %d in the end", seed, o.Partition, o.Owner)
+			}
+		}
+		if takes, releases := w.members[0].divide(nil); len(takes)+len(releases) > 0 {
+			t.Fatalf("seed %d: in the end %d partitions are to be taken, %d routes to be released", seed, len(takes), len(releases))
 		}
 	}
 }
@@ -281,7 +400,7 @@ func TestManyRoutesAndMembers(t *testing.T) { // nothing else may allocate meanw
 	if n := len(d.peers.transfers); n != routes*core.NumSlots/members {
 		t.Errorf("it takes %d of %d free partitions, and they are %d members", n, routes*core.NumSlots, members)
 	}
-	shares := d.tally()
+	shares := d.tally(nil)
 	for i := range d.peers.membership.Partitions { // those of one member
 		shares.holders[1].add(shares.at[d.peers.membership.Partitions[i].Partition.Route], 1)
 	}

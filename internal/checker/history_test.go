@@ -136,6 +136,9 @@ func history(t *testing.T, seed uint64, broken *breaks) (problems []string, l *c
 		t.Cleanup(func() { // after the budget's
 			if t.Failed() && broken == nil {
 				t.Logf("seed %d; replay with: go test ./internal/checker -run 'TestHistories' -seed %d -whole", seed, seed)
+				if *traceFlag && l != nil {
+					t.Log(l.Trace())
+				}
 			}
 		})
 		w := &world{begun: time.Now(), plan: newPlan(seed), t: t, broken: broken, queues: map[string]*checker.Queue{}}
