@@ -170,13 +170,17 @@ func (s *sim) askAbout(req admin.DecideRequest, over func() bool) {
 	s.after(s.between(10*time.Millisecond, 500*time.Millisecond), func() { s.askAbout(req, over) })
 }
 
-// isOut reports whether the owner of a message has it out.
+// isOut reports whether the owner of a message has it out. After a restore a dead member can own partitions again, and
+// the store does not know what it had out.
 func (s *sim) isOut(id string) bool {
 	membership, err := s.store.Heartbeat(context.Background(), core.HeartbeatRequest{})
 	if err != nil {
 		return false
 	}
 	for _, m := range s.members {
+		if m.dead && s.restores() > 0 {
+			continue
+		}
 		for item := range m.out {
 			owns := func(u core.PartitionState) bool {
 				return u.Partition.Route == item.Route() && u.Partition.Slots().Has(item.Record.Slot) && u.Owner == m.d.session
