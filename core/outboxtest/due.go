@@ -51,6 +51,26 @@ func (m *member) dueAll(retries, timers int) (rs []core.Record) {
 	return rs
 }
 
+// dueIs asks for up to ten due records, and fails unless so many are.
+func (m *member) dueIs(when string, retries, timers int) core.DueResult {
+	d := m.due(10)
+	m.k.failIf(len(d.Retries) != retries || d.TimersReady != timers,
+		"%s: %d retries and %d timers are due, want %d and %d", when, len(d.Retries), d.TimersReady, retries, timers)
+	return d
+}
+
+// dueLater is dueIs where nothing is due before least.
+func (m *member) dueLater(when string, least, most time.Duration) {
+	d := m.dueIs(when, 0, 0)
+	m.k.failIf(d.NextIn < least || d.NextIn > most, "%s: NextIn is %s, want %s to %s", when, d.NextIn, least, most)
+}
+
+// nothingDue is dueIs where nothing waits for a time.
+func (m *member) nothingDue(when string) {
+	d := m.dueIs(when, 0, 0)
+	m.k.failIf(d.NextIn >= 0, "%s: nothing waits for a time, and NextIn is %s", when, d.NextIn)
+}
+
 // Without this a message that failed is never tried again, or tried before its time, or by two at once.
 func dueHoldsRetries(k *kit) {
 	m, other := k.owner(1), k.join(1)
@@ -76,24 +96,16 @@ func dueHoldsRetries(k *kit) {
 	}
 	m.settle(core.Published(&got[0]), core.Retry(&got[1], errNo, far))
 	m.gone("it was published", got[0].Ref)
-	d = m.due(10)
-	k.failIf(len(d.Retries) > 0, "one retry was published and one put off, and %d are due", len(d.Retries))
+	m.dueIs("one retry was published and one put off", 0, 0)
 }
 
 // Without this a call whose answer was lost leaves retries behind that no member tries.
 func dueRepeats(k *kit) {
 	m := k.owner(1)
-	m.retries(5, 0)
-	var first []string
-	for i := range 3 {
-		got := ids(m.due(10).Retries)
-		if i == 0 {
-			first = got
-		}
-		slices.Sort(got)
-		k.failIf(len(got) != 5, "five retries are due, and call %d answered %d", i, len(got))
-		slices.Sort(first)
-		k.failIf(!slices.Equal(got, first), "the due records were asked for again, and the answer differs")
+	want := slices.Sorted(slices.Values(ids(m.retries(5, 0))))
+	for range 3 {
+		got := slices.Sorted(slices.Values(ids(m.due(10).Retries)))
+		k.same("the retries that are due, each time", got, want, want)
 	}
 }
 
@@ -145,18 +157,13 @@ func dueKeepsToItsLimit(k *kit) {
 func dueLeavesOthersRetries(k *kit) {
 	a, b := k.owner(1), k.join(1)
 	a.retries(2, 0)
-	rs := a.due(10).Retries
-	k.failIf(len(rs) != 2, "two retries are due, and %d were answered", len(rs))
+	rs := a.dueIs("at first", 2, 0).Retries
 	partition := k.partitions(a.heartbeat())[0]
 	a.release(partition, 0, rs[0].Ref)
 	b.takeOwnership(core.AllSlots)
-	got := ids(b.due(10).Retries)
-	k.failIf(!slices.Equal(got, ids(rs[1:])),
-		"of two retries the first is out at the former owner, and the new one was answered %s", suitetest.Names(got, ids(rs)))
+	k.same("the retries for a new owner, the former one has the first out", ids(b.due(10).Retries), ids(rs[1:]), ids(rs))
 	a.settle(core.Release(&rs[0], 0, false))
-	if got := b.due(10).Retries; len(got) != 2 {
-		k.fail("the former owner released its retry, and the new one was answered %d, want 2", len(got))
-	}
+	b.dueIs("the former owner released its retry", 2, 0)
 }
 
 // Without this a scheduled message is never published, or twice, or is behind the place from which its owner reads on.
@@ -191,8 +198,7 @@ func timersGetGreaterNumbersOnce(k *kit) {
 	for i := range rs {
 		m.settle(core.Published(&rs[i]))
 	}
-	d := m.due(100)
-	k.failIf(d.TimersReady != 0 || len(d.Retries) != 0, "all timers were published, and %d are moved again", d.TimersReady)
+	m.dueIs("all timers were published", 0, 0)
 }
 
 // Without this a call that was late changes a scheduled message that is in line meanwhile.
@@ -216,8 +222,7 @@ func movedTimerIsANewVersion(k *kit) {
 // Without this a scheduled message is late by a poll, or the engine asks without a pause.
 func nextInIsExact(k *kit) {
 	m := k.owner(1)
-	d := m.due(10)
-	k.failIf(d.NextIn >= 0, "nothing waits for a time, and NextIn is %s", d.NextIn)
+	m.nothingDue("at first")
 	// expect asks for due records; the earliest comes due between from+in and to+in.
 	expect := func(what string, from, to time.Time, in time.Duration) {
 		asked := k.now()
@@ -274,8 +279,7 @@ func dueRepeatsWhatIsLocked(k *kit) {
 	k.sleep(2 * short)
 	m.dueAll(3, 0)
 	unlock := k.lock(rs[1].ID)
-	got := m.due(10).Retries
-	k.failIf(len(got) != 3, "a member holds three retries, of which a transaction has locked one, and %d were answered", len(got))
+	m.dueIs("a member holds three retries, of which a transaction has locked one", 3, 0)
 	unlock()
 }
 

@@ -74,9 +74,7 @@ func failedAttemptEndsCrashes(k *kit) {
 	by.takeOwnership(core.AllSlots)
 	r = by.live(r.Ref)
 	by.settle(core.Retry(&r, errNo, 0))
-	got := by.dueAll(1, 0)[0]
-	k.failIf(got.Crashes != 0 || got.Attempts != 1,
-		"a record with %d crashes failed, and has %d crashes and %d attempts, want 0 and 1", r.Crashes, got.Crashes, got.Attempts)
+	k.counted("a record failed after a crash", by.dueAll(1, 0)[0], 1, 0)
 }
 
 // Without this a new owner does not know which records the dead one can have had out, and a cancelled record can be
@@ -111,9 +109,8 @@ func evictionWaitsForNoLock(k *kit) {
 	})
 	unlock()
 	m.die(by)
-	got := by.live(r.Ref)
-	k.failIf(got.Crashes != 1 || got.HeldBy != 0,
-		"its holder was removed while it was locked: crashes %d, holder %d, want 1 and 0", got.Crashes, got.HeldBy)
+	k.counted("its holder was removed while it was locked", by.live(r.Ref), 0, 1)
+	by.holder("its holder was removed while it was locked", 0, r.Ref)
 }
 
 // Without this the records that a member cannot end any more wait for its lease, or come back uncounted.
@@ -131,10 +128,8 @@ func memberRemovesItself(k *kit) {
 	got := find(watch.heartbeat(), m.self.Session)
 	k.failIf(got != nil || u.Owner != 0 || u.MaybeOutUpTo < r.Seq,
 		"a member removed itself: it is %+v, and its partition has the owner %d and MaybeOutUpTo %d, want none, and at least %d", got, u.Owner, u.MaybeOutUpTo, r.Seq)
-	if got := watch.live(r.Ref); got.Crashes != 1 || got.HeldBy != 0 {
-		k.fail("a member removed itself, and the record that it held has %d crashes and the holder %d, want 1 and none",
-			got.Crashes, got.HeldBy)
-	}
+	k.counted("its holder removed itself", watch.live(r.Ref), 0, 1)
+	watch.holder("its holder removed itself", 0, r.Ref)
 }
 
 // Without this an outcome of a removed member is answered as stored and is not, or is stored after its removal.
@@ -159,13 +154,9 @@ func evictionAndSettleExcludeEachOther(k *kit) {
 		by.takeOwnership(core.AllSlots)
 		switch {
 		case err == nil:
-			got := by.dueAll(1, 0)[0]
-			k.failIf(got.Attempts != 1 || got.Crashes != 0,
-				"a member settled and was removed: attempts %d and crashes %d, want 1 and 0", got.Attempts, got.Crashes)
+			k.counted("a member settled and was removed", by.dueAll(1, 0)[0], 1, 0)
 		case errors.Is(err, core.ErrFenced), errors.Is(err, core.ErrLocked): // the removal had locked it
-			got := by.live(r.Ref)
-			k.failIf(got.Attempts != 0 || got.Crashes != 1,
-				"a member was removed and did not settle any more: attempts %d and crashes %d, want 0 and 1", got.Attempts, got.Crashes)
+			k.counted("a member was removed and did not settle any more", by.live(r.Ref), 0, 1)
 		default:
 			k.fail("a member settled while it was removed: got %v, want nil, core.ErrFenced or core.ErrLocked", err)
 		}
@@ -220,9 +211,7 @@ func evictedSessionBringsNothingDue(k *kit) {
 	_, err := m.store.Due(k.ctx, m.self.Session, []core.RouteSlots{k.all()}, 10)
 	k.fenced("asks for due records", err)
 	by.takeOwnership(core.AllSlots)
-	d := by.due(10)
-	k.failIf(len(d.Retries) != 1 || d.TimersReady != 1,
-		"after a removed session asked for due records: %d retries and %d timers, want 1 and 1", len(d.Retries), d.TimersReady)
+	by.dueIs("a removed session asked for due records", 1, 1)
 }
 
 // Without this a removed member writes holds that no member ends, or frees the partition of its successor.
@@ -247,9 +236,7 @@ func evictedSessionSettlesNothing(k *kit) {
 		m, by, rs := k.dead(2)
 		for i := range rs {
 			m.refused("by a removed session", core.ErrFenced, o(&rs[i]))
-			got := by.live(rs[i].Ref)
-			k.failIf(got.Version != rs[i].Version || got.Attempts != 0 || got.Failed || got.HeldBy != 0,
-				"a removed session changed a record: version %d after %d, attempts %d", got.Version, rs[i].Version, got.Attempts)
+			by.untouched("a removed session settled it", 0, &rs[i])
 		}
 		by.takeOwnership(core.AllSlots)
 		by.hold(refs(rs)...)

@@ -67,8 +67,7 @@ func nextIsInOrderWithoutKeys(k *kit) {
 	want := []string{all[0], all[2], all[4], all[6], all[8], all[10]}
 	got := m.next(4)
 	got = append(got, m.next(10, func(w *core.HoldRequest) { w.ExcludeRefs = heldRefs(got) })...)
-	k.failIf(!slices.Equal(heldIDs(got), want),
-		"every second of 12 records has a key, and %s were taken in 4 and the rest, want those without in order", suitetest.Names(heldIDs(got), all))
+	k.same("taken, in 4 and the rest, of 12 records of which every second has a key", heldIDs(got), want, all)
 	for i := range got {
 		r := got[i].Record
 		k.failIf(r.Slot != core.SlotOf(k.route, "", r.ID) || string(r.Envelope.Body) != "body",
@@ -87,13 +86,11 @@ func nextBeginsWithOwnHolds(k *kit) {
 	all := k.stage(k.rows(8)...)
 	first := m.next(3)
 	again := m.next(3)
-	k.failIf(!slices.Equal(heldIDs(first), heldIDs(again)) || !slices.Equal(heldIDs(first), all[:3]),
-		"the next three were asked for twice, and taken were %s and %s, want the first three both times", suitetest.Names(heldIDs(first), all), suitetest.Names(heldIDs(again), all))
+	k.same("the next three", heldIDs(first), all[:3], all)
+	k.same("the next three, asked for a second time", heldIDs(again), all[:3], all)
 	out := []core.Ref{first[0].Ref, first[2].Ref}
 	third := m.next(3, func(w *core.HoldRequest) { w.ExcludeRefs = out })
-	want := []string{all[1], all[3], all[4]}
-	k.failIf(!slices.Equal(heldIDs(third), want),
-		"the first three are held and the second is not out; the next three are %s, want [1 3 4]", suitetest.Names(heldIDs(third), all))
+	k.same("the next three, the first three are held and the second is not out", heldIDs(third), []string{all[1], all[3], all[4]}, all)
 }
 
 // Without this a message is handled twice at once, or a locked one stops all behind it.
@@ -102,19 +99,17 @@ func nextLeavesOutWhatIsHeld(k *kit) {
 	rs := m.some(6)
 	other.next(2)
 	m.hold(rs[2].Ref)
-	got := heldIDs(m.next(2, func(w *core.HoldRequest) { w.ExcludeRefs = refs(rs[2:3]) }))
-	k.failIf(!slices.Equal(got, ids(rs[3:5])), "two are held by another, one is out, and the next two are %s, want [3 4]", suitetest.Names(got, ids(rs)))
+	got := m.next(2, func(w *core.HoldRequest) { w.ExcludeRefs = refs(rs[2:3]) })
+	k.same("the next two, two are held by another and one is out", heldIDs(got), ids(rs[3:5]), ids(rs))
 	ts := k.join(1).next(10, func(w *core.HoldRequest) { w.KeylessSlots.Slots = core.SlotRange(0, 64) &^ (1 << rs[5].Slot) })
 	k.failIf(len(ts) > 0, "of other slots than the only free record's %d records were taken", len(ts))
 	unlock := k.lock(rs[5].ID)
 	more := m.k.stage(k.row())
 	k.soon("a take of the next", func() {
-		got := heldIDs(k.join(1).next(1))
-		k.failIf(!slices.Equal(got, more), "one record is locked, and not the one behind it was taken, but %d", len(got))
+		k.same("the next behind a locked one", heldIDs(k.join(1).next(1)), more, more)
 	})
 	unlock()
-	got = heldIDs(k.join(1).next(10))
-	k.failIf(!slices.Equal(got, ids(rs[5:])), "a record is no longer locked, and %s were taken, want [5]", suitetest.Names(got, ids(rs)))
+	k.same("the next, which is no longer locked", heldIDs(k.join(1).next(10)), ids(rs[5:]), ids(rs))
 }
 
 // Without this large bodies fill the memory of a process, or one that is larger than the bound is never taken.
@@ -130,7 +125,7 @@ func nextKeepsToItsBytes(k *kit) {
 		out = append(out, heldRefs(ts)...)
 		got = append(got, heldIDs(ts)...)
 	}
-	k.failIf(!slices.Equal(got, all[:len(got)]), "takes with bounds of bytes answered %s", suitetest.Names(got, all))
+	k.same("taken with bounds of bytes", got, all[:len(got)], all)
 	held := k.join(1).next(5)
 	k.failIf(len(held) != 5-len(got), "%d of 5 were answered, and another could take %d", len(got), len(held))
 }

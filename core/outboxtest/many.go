@@ -2,6 +2,7 @@ package outboxtest
 
 import (
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -27,20 +28,9 @@ func (m *member) second() string {
 	route := k.route + "-2"
 	m.self.Routes = append(m.self.Routes, core.ServedRoute{Route: route, InitialPartitions: 1})
 	m.self.Heartbeats++
-	m.takeOwnershipOn(m.heartbeat(func(x *core.HeartbeatRequest) { x.Join = true }), route)
+	m.join()
+	m.takeOwnershipOf(core.RouteSlots{Route: route, Slots: core.AllSlots})
 	return route
-}
-
-// takeOwnershipOn makes m the owner of the free partitions of route.
-func (m *member) takeOwnershipOn(r *core.Membership, route string) {
-	var ms []core.Transfer
-	for _, u := range r.Partitions {
-		if u.Partition.Route == route && u.Owner == 0 {
-			ms = append(ms, core.Transfer{Partition: u.Partition, To: m.self.Session})
-		}
-	}
-	m.k.failIf(len(ms) == 0, "a member serves the route %q, and it has no free partitions", route)
-	m.heartbeat(moves(ms...))
 }
 
 // Without this a busy route, or one with large bodies, starves the others: the engine divides by the limits of ranges.
@@ -79,8 +69,8 @@ func blocksOnEachRoute(k *kit) {
 	heads := map[string]string{}
 	for _, route := range []string{k.route, other} {
 		heads[route] = k.stage(k.row(onRoute(route), key("k")), k.row(onRoute(route), key("k")))[0]
-		p := m.read(core.ReadRequest{Ranges: []core.Range{wide(core.RouteSlots{Route: route, Slots: core.AllSlots})}, BlockingLimit: 10, Bytes: 1 << 20})
-		m.settle(core.Abandon(&p.Ranges[0].Records[0], waybill.ReasonAttempts, errNo))
+		rs := m.inRange(wide(core.RouteSlots{Route: route, Slots: core.AllSlots})).Records
+		m.settle(core.Abandon(&rs[0], waybill.ReasonAttempts, errNo))
 	}
 	routes := []string{k.route, other}
 	for range 2 {
@@ -108,15 +98,11 @@ func largeAnswersAreWhole(k *kit) {
 	const n = 1200
 	m := k.owner(1)
 	want := k.stage(k.rows(n, key("k"), body(1))...)
-	whole := func(what string, got []string, more bool) {
-		k.failIf(len(got) > n || !slices.Equal(got, want[:len(got)]), "%s of %d records has %d, or others", what, n, len(got))
-		k.failIf(len(got) < n && !more, "%s of %d records, with the limit 10000, has %d and does not say that there are more", what, n, len(got))
-	}
 	p := m.read(core.ReadRequest{
 		Ranges: []core.Range{wide(k.all())}, Keys: k.ofKey("k", 10_000), BlockingLimit: 10_000, Bytes: 1 << 30,
 	})
-	whole("a range", ids(p.Ranges[0].Records), p.Ranges[0].More)
-	whole("a key", ids(p.Keys[0].Records), p.Keys[0].More)
+	k.beginning("a range", ids(p.Ranges[0].Records), want, p.Ranges[0].More)
+	k.beginning("a key", ids(p.Keys[0].Records), want, p.Keys[0].More)
 	rs := p.Ranges[0].Records
 	again := m.again(refs(rs)...)
 	k.failIf(len(again.Rechecked) != len(rs), "%d ready records were asked for again, and %d were answered", len(rs), len(again.Rechecked))
@@ -130,7 +116,7 @@ func largeAnswersAreWhole(k *kit) {
 	for _, w := range p.Blocking {
 		waiting = append(waiting, w.ID)
 	}
-	whole("a look at what waits", waiting, p.MoreBlocking)
+	k.beginning("a look at what waits", waiting, want, p.MoreBlocking)
 	left := len(rs)
 	k.until("all retries that are due were answered", func() bool {
 		d := m.due(10_000)
@@ -162,15 +148,12 @@ func namesAreComparedExactly(k *kit) {
 	}
 	p := m.read(request)
 	for i := range request.Keys {
-		got := ids(p.Keys[i].Records)
-		k.failIf(!slices.Equal(got, want[i:i+1]), "key %q has the records %q, want %q alone", request.Keys[i].Key, got, want[i:i+1])
+		k.same(fmt.Sprintf("the records of key %q", request.Keys[i].Key), ids(p.Keys[i].Records), want[i:i+1], want)
 	}
 	rg := wide(k.all())
 	rg.ExcludeKeys = []string{own + "NAME"}
 	for _, i := range []int{0, 1, 3} {
-		if got := m.read(core.ReadRequest{Ranges: []core.Range{rg}, BlockingLimit: 10, Bytes: 1 << 20}); !slices.Contains(ids(got.Ranges[0].Records), want[i]) {
-			k.fail("key %q was to be left out, and so was key %q", rg.ExcludeKeys[0], own+twins[i])
-		}
+		k.failIf(!slices.Contains(ids(m.inRange(rg).Records), want[i]), "key %q was to be left out, and so was key %q", rg.ExcludeKeys[0], own+twins[i])
 	}
 	for i := range rs {
 		for j := range rs {
@@ -182,11 +165,7 @@ func namesAreComparedExactly(k *kit) {
 		}
 	}
 	m.settle(core.Retry(&rs[0], errNo, far))
-	for i, r := range m.find(want[1:]...) {
-		if r.ID != want[i+1] {
-			k.fail("the record %q waits, and %q is not ready", want[0], want[i+1])
-		}
-	}
+	m.find(want[1:]...)
 	k.routesApart()
 }
 
@@ -199,13 +178,12 @@ func (k *kit) routesApart() {
 	for _, route := range routes {
 		m.self.Routes = append(m.self.Routes, core.ServedRoute{Route: route, InitialPartitions: 1})
 	}
-	r := m.join()
+	m.join()
 	for _, route := range routes {
-		m.takeOwnershipOn(r, route)
-		row := k.row(onRoute(route), id("same"))
-		k.stage(row)
-		p := m.read(core.ReadRequest{Ranges: []core.Range{wide(core.RouteSlots{Route: route, Slots: core.AllSlots})}, BlockingLimit: 10, Bytes: 1 << 20})
-		rs := p.Ranges[0].Records
+		own := core.RouteSlots{Route: route, Slots: core.AllSlots}
+		m.takeOwnershipOf(own)
+		k.stage(k.row(onRoute(route), id("same")))
+		rs := m.inRange(wide(own)).Records
 		k.failIf(len(rs) != 1 || rs[0].Route != route,
 			"one record was staged on route %q, beside others with nearly that name, and %d are ready", route, len(rs))
 	}
@@ -221,9 +199,7 @@ func crashesCountToTen(k *kit) {
 		m.hold(refs(m.find(id...))...)
 		m.die(by)
 		by.takeOwnership(core.AllSlots)
-		got := by.find(id...)[0]
-		k.failIf(got.Crashes != want || got.Attempts != 0,
-			"%d members were removed while they held a record, and it has %d crashes and %d attempts", want, got.Crashes, got.Attempts)
+		k.counted("its holders were removed", by.find(id...)[0], 0, want)
 		by.free(core.AllSlots)
 	}
 }
@@ -235,18 +211,14 @@ func longDelaysAreKept(k *kit) {
 	for _, in := range []time.Duration{2 * time.Hour, 26 * time.Hour, 40 * day, 25 * 365 * day} {
 		r := m.one()
 		m.settle(core.Retry(&r, errNo, in))
-		d := m.due(10)
-		k.failIf(len(d.Retries) > 0 || d.NextIn < in-time.Minute || d.NextIn > in,
-			"a retry in %s: %d are due, the next in %s", in, len(d.Retries), d.NextIn)
+		m.dueLater("a long retry", in-time.Minute, in)
 		m.retrying(r.Ref)
 		r.Version = m.version(r.Ref)
 		m.settle(core.Published(&r))
 	}
 	for _, in := range []time.Duration{300 * day, 26 * time.Hour} {
 		id := k.stage(k.row(delay(in)))[0]
-		d := m.due(10)
-		k.failIf(d.TimersReady > 0 || d.NextIn < in-time.Minute || d.NextIn > in,
-			"a timer in %s: %d are due, the next in %s", in, d.TimersReady, d.NextIn)
+		m.dueLater("a long timer", in-time.Minute, in)
 		m.none("its timer is not due", id)
 	}
 }

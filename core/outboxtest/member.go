@@ -144,43 +144,49 @@ func (k *kit) look() *core.Membership {
 	return &r
 }
 
-// takeOwnership makes m the owner of all partitions within slots that are free, and fails if it owns not all of them
-// afterwards.
-func (m *member) takeOwnership(slots core.Slots) {
-	r := m.heartbeat()
+// transfer moves the partitions of p that are from's, and returns the slots of p that m owns then.
+func (m *member) transfer(p core.RouteSlots, from, to core.Session) core.Slots {
 	var ms []core.Transfer
-	for _, u := range m.k.partitions(r) {
-		if u.Owner == 0 && u.Partition.Slots()&^slots == 0 {
-			ms = append(ms, core.Transfer{Partition: u.Partition, To: m.self.Session})
+	for _, u := range m.heartbeat().Partitions {
+		if u.Partition.Route == p.Route && u.Owner == from && u.Partition.Slots()&^p.Slots == 0 {
+			ms = append(ms, core.Transfer{Partition: u.Partition, From: from, To: to})
 		}
 	}
-	r = m.heartbeat(moves(ms...))
-	got := m.k.slotsOf(r, m.self.Session)
-	m.k.failIf(got&slots != slots, "a member took free partitions and owns %d slots of them, want %d", (got & slots).Len(), slots.Len())
+	return slotsOf(m.heartbeat(moves(ms...)), p.Route, m.self.Session) & p.Slots
+}
+
+// takeOwnership makes m the owner of all partitions within slots that are free. Then it must own all of the slots.
+func (m *member) takeOwnership(slots core.Slots) { m.takeOwnershipOf(m.k.part(slots)) }
+
+// takeOwnershipOf is takeOwnership on any route.
+func (m *member) takeOwnershipOf(p core.RouteSlots) {
+	got := m.transfer(p, 0, m.self.Session)
+	m.k.failIf(got != p.Slots, "a member took free partitions of route %q and owns %d slots of them, want %d", p.Route, got.Len(), p.Slots.Len())
 }
 
 // free releases all partitions within slots by moves.
 func (m *member) free(slots core.Slots) {
-	r := m.heartbeat()
-	var ms []core.Transfer
-	for _, u := range m.k.partitions(r) {
-		if u.Owner == m.self.Session && u.Partition.Slots()&^slots == 0 {
-			ms = append(ms, core.Transfer{Partition: u.Partition, From: m.self.Session})
-		}
-	}
-	r = m.heartbeat(moves(ms...))
-	got := m.k.slotsOf(r, m.self.Session)
-	m.k.failIf(got&slots != 0, "a member freed its partitions and owns %d slots of them", (got & slots).Len())
+	got := m.transfer(m.k.part(slots), m.self.Session, 0)
+	m.k.failIf(got != 0, "a member freed its partitions and owns %d slots of them", got.Len())
 }
 
 // slotsOf returns the slots of the check's route that s owns.
-func (k *kit) slotsOf(r *core.Membership, s core.Session) (slots core.Slots) {
-	for _, u := range k.partitions(r) {
-		if u.Owner == s {
+func (k *kit) slotsOf(r *core.Membership, s core.Session) core.Slots { return slotsOf(r, k.route, s) }
+
+func slotsOf(r *core.Membership, route string, s core.Session) (slots core.Slots) {
+	for _, u := range r.Partitions {
+		if u.Partition.Route == route && u.Owner == s {
 			slots |= u.Partition.Slots()
 		}
 	}
 	return slots
+}
+
+// partitionIs fails unless the nth partition of the check's route has this owner and ReadAfter.
+func (m *member) partitionIs(when string, n int, owner core.Session, readAfter int64) {
+	u := m.k.partitions(m.heartbeat())[n]
+	m.k.failIf(u.Owner != owner || u.ReadAfter != readAfter,
+		"%s: a partition has the owner %d and ReadAfter %d, want %d and %d", when, u.Owner, u.ReadAfter, owner, readAfter)
 }
 
 // find returns a member of a membership, or nil.
@@ -235,6 +241,13 @@ func (m *member) next(n int, mods ...func(w *core.HoldRequest)) []core.HoldResul
 		}
 	}
 	return ts
+}
+
+// nextIs takes the next one without a key, which must be this one.
+func (m *member) nextIs(id string) core.Record {
+	ts := m.next(1)
+	m.k.failIf(len(ts) != 1 || ts[0].Ref.ID != id, "one record is free, and %d were taken, or another one", len(ts))
+	return *ts[0].Record
 }
 
 func (m *member) due(limit int) core.DueResult { return m.duePart(m.k.all(), limit) }

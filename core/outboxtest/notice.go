@@ -86,8 +86,7 @@ func noticeRecordsAreNoRecords(k *kit) {
 	})
 	n := len(p.Ranges[0].Records) + len(p.Keys[0].Records) + len(p.Keys[0].Blocking) + len(p.Blocking) + len(m.next(10))
 	k.failIf(n > 0, "only notices are left, and %d records are ready or wait", n)
-	d := m.due(10)
-	k.failIf(len(d.Retries)+d.TimersReady > 0, "only notices are left, and %d retries and %d timers are due", len(d.Retries), d.TimersReady)
+	m.dueIs("only notices are left", 0, 0)
 }
 
 // Without this an owner reads the same keys anew for ever, or loses a notice that came meanwhile.

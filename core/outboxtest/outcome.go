@@ -2,12 +2,10 @@ package outboxtest
 
 import (
 	"errors"
-	"slices"
 	"strings"
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
-	"github.com/waybill-go/waybill/core/internal/suitetest"
 )
 
 var outcomeChecks = []named{
@@ -28,11 +26,8 @@ func publishedDoesNotComeAgain(k *kit) {
 	m.hold(rs[1].Ref)
 	m.settle(core.Published(&rs[0]), core.Published(&rs[1]), core.Published(&rs[3]))
 	m.gone("it was published", rs[0].Ref, rs[1].Ref, rs[3].Ref)
-	got := ids(m.ready())
-	k.failIf(!slices.Equal(got, []string{rs[2].ID, rs[4].ID}),
-		"three of five were published, and %s are ready, want [2 4]", suitetest.Names(got, ids(rs)))
-	d := m.due(10)
-	k.failIf(len(d.Retries) > 0, "three were published, and %d are due", len(d.Retries))
+	k.same("ready, after three of five were published", ids(m.ready()), []string{rs[2].ID, rs[4].ID}, ids(rs))
+	m.dueIs("three of five were published", 0, 0)
 }
 
 // Without this a message that the broker refuses is tried without a pause, or without an end. DB-01 DB-18.
@@ -40,16 +35,22 @@ func retryCountsAndWaits(k *kit) {
 	m := k.owner(1)
 	r := m.one(key("k"))
 	for attempt := 1; attempt <= 3; attempt++ {
-		before := k.now()
-		m.settle(core.Retry(&r, errNo, short))
-		m.retrying(r.Ref)
-		k.stored("after a failed attempt", r.ID, Stored{State: core.StateFailed, Attempts: attempt, LastError: errNo.Error()})
-		r = m.dueAll(1, 0)[0]
-		d := k.now().Sub(before)
-		k.failIf(d < short-k.slack(), "a retry in %s was due after %s", short, d)
-		k.failIf(r.Attempts != attempt || !r.Failed || r.Crashes != 0,
-			"after %d failed attempts: attempts %d, failed %v, crashes %d", attempt, r.Attempts, r.Failed, r.Crashes)
+		r = m.triedAgain("a failed attempt", core.Retry(&r, errNo, short), attempt)
 	}
+}
+
+// triedAgain settles a failure, after which the record is due in a short while with so many attempts. It returns it.
+func (m *member) triedAgain(what string, o core.Outcome, attempts int) core.Record {
+	k, ref, before := m.k, o.Ref(), m.k.now()
+	m.settle(o)
+	m.retrying(ref)
+	k.stored(what, ref.ID, Stored{State: core.StateFailed, Attempts: attempts, LastError: errNo.Error()})
+	r := m.dueAll(1, 0)[0]
+	d := k.now().Sub(before)
+	k.failIf(d < short-k.slack(), "%s: a record that waits for %s was due after %s", what, short, d)
+	k.failIf(r.ID != ref.ID || r.Seq != ref.Seq || !r.Failed, "%s: the retry is %+v, want sequence %d, failed", what, r, ref.Seq)
+	k.counted(what, r, attempts, 0)
+	return r
 }
 
 // Without this an outage uses up the attempts of a message, or ends its wait at once. CO-05.
@@ -57,15 +58,7 @@ func retryWithoutAttempt(k *kit) {
 	m := k.owner(1)
 	r := m.one(key("k"))
 	for attempts := range 3 {
-		before := k.now()
-		m.settle(core.Retry(&r, errNo, short).WithoutAttempt())
-		m.retrying(r.Ref)
-		k.stored("after a retry without an attempt", r.ID, Stored{State: core.StateFailed, Attempts: attempts, LastError: errNo.Error()})
-		r = m.dueAll(1, 0)[0]
-		d := k.now().Sub(before)
-		k.failIf(d < short-k.slack(), "a retry without an attempt in %s was due after %s", short, d)
-		k.failIf(r.Attempts != attempts || !r.Failed || r.Crashes != 0,
-			"after %d attempts and a retry without one: attempts %d, failed %v, crashes %d", attempts, r.Attempts, r.Failed, r.Crashes)
+		r = m.triedAgain("a retry without an attempt", core.Retry(&r, errNo, short).WithoutAttempt(), attempts)
 		m.settle(core.Retry(&r, errNo, 0))
 		r = m.dueAll(1, 0)[0]
 	}
@@ -107,8 +100,7 @@ func abandonedIsTerminal(k *kit) {
 	m.settle(core.Abandon(&r, waybill.ReasonAttempts, nil))
 	k.stored("it was abandoned after a retry", r.ID,
 		Stored{State: core.StateAbandoned, Attempts: 2, Reason: waybill.ReasonAttempts, LastError: errNo.Error()})
-	d := m.due(10)
-	k.failIf(len(d.Retries) > 0 || d.NextIn >= 0, "all was abandoned, and %d are due, the next in %s", len(d.Retries), d.NextIn)
+	m.nothingDue("all was abandoned")
 }
 
 // Without this an operator's decision looks like a failed attempt, or keeps its key, or a message that replaces the one
@@ -128,8 +120,7 @@ func cancelledCountsNothing(k *kit) {
 		Stored{State: core.StateAbandoned, Attempts: 1, Reason: waybill.ReasonSetAside, LastError: errNo.Error()})
 	p := m.read(core.ReadRequest{Keys: k.ofKey("k", 10), BlockingRoutes: []string{k.route}, BlockingLimit: 10})
 	k.expectWaiting("of a key, all of it cancelled", p.Keys[0].Blocking)
-	d := m.due(10)
-	k.failIf(len(d.Retries) > 0 || d.NextIn >= 0, "all was cancelled, and %d are due, the next in %s", len(d.Retries), d.NextIn)
+	m.nothingDue("all was cancelled")
 	m.find(k.stage(k.row(key("k"), dedupe("d")))...)
 }
 
@@ -143,8 +134,8 @@ func releaseCostsNothing(k *kit) {
 		r = m.released("it was handed back", &r)
 		k.stored("it was released", r.ID, Stored{State: core.StatePending})
 	}
-	ts := k.join(1).next(1)
-	k.failIf(len(ts) != 1 || ts[0].Ref != r.Ref, "a record was released, and another member cannot take it")
+	taken := k.join(1).nextIs(r.ID)
+	k.failIf(taken.Ref != r.Ref, "a record was released as %+v, and another member takes it as %+v", r.Ref, taken.Ref)
 }
 
 // Without this a retry that was handed back is lost, or its back-off, or its count of attempts.
@@ -156,17 +147,9 @@ func releasedRetryWaitsOn(k *kit) {
 	m.retrying(r.Ref)
 	r = m.dueAll(1, 0)[0]
 	k.stored("a retry was released", r.ID, Stored{State: core.StateFailed, Attempts: 1, LastError: errNo.Error()})
-	before := k.now()
-	m.settle(core.Release(&r, short, false))
-	m.retrying(r.Ref)
-	r = m.dueAll(1, 0)[0]
-	d := k.now().Sub(before)
-	k.failIf(d < short-k.slack(), "a retry was released for %s and was due after %s", short, d)
-	k.failIf(r.ID != want.ID || r.Seq != want.Seq || r.Attempts != 1 || !r.Failed || r.Crashes != 0,
-		"a retry was released twice: attempts %d, failed %v, crashes %d, or its number changed", r.Attempts, r.Failed, r.Crashes)
+	k.failIf(r.ID != want.ID || r.Seq != want.Seq, "a retry was released, and its number is %d after %d", r.Seq, want.Seq)
+	r = m.triedAgain("a retry was released", core.Release(&r, short, false), 1)
 	k.stage(k.row(key("k"))) // its hold has ended: others may have it
 	m.settle(core.Release(&r, far, false))
-	if d := m.due(10); len(d.Retries) > 0 || d.NextIn < far/2 {
-		k.fail("a retry was released for an hour: %d are due, the next in %s", len(d.Retries), d.NextIn)
-	}
+	m.dueLater("a retry was released for an hour", far/2, far)
 }

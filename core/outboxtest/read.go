@@ -2,6 +2,7 @@ package outboxtest
 
 import (
 	"bytes"
+	"fmt"
 	"slices"
 	"time"
 
@@ -84,8 +85,7 @@ func rangeIsInOrder(k *kit) {
 		want = append(want, k.stage(k.rows(7, key(k.keyIn(core.AllSlots, i)))...)...)
 		want = append(want, k.stage(k.rows(3)...)...)
 	}
-	got := ids(m.ready())
-	k.failIf(!slices.Equal(got, want), "records were staged one after the other and read as %s", suitetest.Names(got, want))
+	k.same("records that were staged one after the other", ids(m.ready()), want, want)
 }
 
 // Without this the engine reads a record twice, or passes one over, at the edge of a page.
@@ -104,9 +104,8 @@ func rangeKeepsToItsBounds(k *kit) {
 			Keys: []core.KeyRange{{Route: k.route, Key: "k", AfterSeq: c.from, UpToSeq: c.to, Limit: 10}},
 		})
 		want := ids(rs[c.first:c.past])
-		a, b := ids(p.Ranges[0].Records), ids(p.Keys[0].Records)
-		k.failIf(!slices.Equal(a, want) || !slices.Equal(b, want),
-			"of six records those from number %d up to %d were asked for, and the range has %s, the key %s", c.first, c.past-1, suitetest.Names(a, ids(rs)), suitetest.Names(b, ids(rs)))
+		k.same("a range between two of six records", ids(p.Ranges[0].Records), want, ids(rs))
+		k.same("a key between two of six records", ids(p.Keys[0].Records), want, ids(rs))
 	}
 }
 
@@ -124,8 +123,7 @@ func rangeKeepsToItsSlots(k *kit) {
 				want = append(want, r.ID)
 			}
 		}
-		got := ids(p.Ranges[0].Records)
-		k.failIf(!slices.Equal(got, want), "the slots %b have %d records, and %d were read, or others", s, len(want), len(got))
+		k.same(fmt.Sprintf("the records of the slots %b", s), ids(p.Ranges[0].Records), want, ids(rs))
 		n := len(p.Ranges[1].Records)
 		k.failIf(n > 0, "%d records of another route were read", n)
 	}
@@ -149,10 +147,9 @@ func rangeKeepsToItsLimit(k *kit) {
 
 // checkCut fails unless the answer is the beginning of all, with More set if it is not all. It may be below its limit.
 func (k *kit) checkCut(what string, answer core.Records, all []core.Record, limit int) {
-	got := answer.Records
-	k.failIf(len(got) == 0 || len(got) > limit || !slices.Equal(ids(got), ids(all[:len(got)])),
-		"%s of %d records with the limit %d answered %s", what, len(all), limit, suitetest.Names(ids(got), ids(all)))
-	k.failIf(len(got) < len(all) && !answer.More, "%s answered %d of %d records and does not say that there are more", what, len(got), len(all))
+	got := ids(answer.Records)
+	k.failIf(len(got) == 0 || len(got) > limit, "%s of %d records with the limit %d answered %d", what, len(all), limit, len(got))
+	k.beginning(what, got, ids(all), answer.More)
 }
 
 // Without this large bodies fill the memory of the process, or one that is larger than the bound is never read.
@@ -178,8 +175,7 @@ func rangeMayLeaveKeysOut(k *kit) {
 	rs := m.find(k.stage(rows...)...)
 	rg := wide(k.all())
 	rg.ExcludeKeys, rg.ExcludeSeqs = []string{"hot"}, []int64{rs[1].Seq, rs[5].Seq}
-	p := m.read(core.ReadRequest{Ranges: []core.Range{rg}, BlockingLimit: 10, Bytes: 1 << 20})
-	got := ids(p.Ranges[0].Records)
+	got := ids(m.inRange(rg).Records)
 	for i, r := range rs {
 		may := i%3 == 0 || i == 1 || i == 5
 		k.failIf(!may && !slices.Contains(got, r.ID),
@@ -193,10 +189,7 @@ func rangeOfKeyedRecords(k *kit) {
 	rs := m.find(k.stage(k.row(), k.row(key("a")), k.row(), k.row(key("b")))...)
 	rg := wide(k.all())
 	rg.KeyedOnly = true
-	p := m.read(core.ReadRequest{Ranges: []core.Range{rg}, BlockingLimit: 10, Bytes: 1 << 20})
-	got := ids(p.Ranges[0].Records)
-	k.failIf(!slices.Equal(got, []string{rs[1].ID, rs[3].ID}),
-		"keyed records of four were asked for, and %s read, want [1 3]", suitetest.Names(got, ids(rs)))
+	k.same("the keyed ones of four records", ids(m.inRange(rg).Records), []string{rs[1].ID, rs[3].ID}, ids(rs))
 }
 
 // Without this a message is published before its time, during its back-off, or a second time.
@@ -209,12 +202,9 @@ func readyIsWhatIsDue(k *kit) {
 	m.hold(rs[5].Ref)
 	k.sleep(2 * short) // what is due has to be put in line by Due first
 	want := ids(rs[4:])
-	p := m.read(core.ReadRequest{
-		Ranges: []core.Range{wide(k.all())}, Keys: k.ofKey("k", 10), BlockingLimit: 10, Bytes: 1 << 20,
-	})
+	p := m.read(core.ReadRequest{Ranges: []core.Range{wide(k.all())}, Keys: k.ofKey("k", 10), BlockingLimit: 10, Bytes: 1 << 20})
 	for what, got := range map[string][]string{"a range": ids(p.Ranges[0].Records), "a key": ids(p.Keys[0].Records)} {
-		k.failIf(!slices.Equal(got, want),
-			"published, abandoned, two that wait for an attempt, one released, one held, one timer: %s has %s, want [4 5]", what, suitetest.Names(got, append(ids(rs), timer...)))
+		k.same("published, abandoned, two that wait for an attempt, one released, one held, one timer, of which "+what+" has", got, want, append(ids(rs), timer...))
 	}
 }
 

@@ -75,6 +75,23 @@ func (k *kit) checkRecord(p *core.ReadResult, r *core.Record) {
 	}
 }
 
+// same fails unless got are the ids want, in this order. It names them by their numbers among all.
+func (k *kit) same(what string, got, want, all []string) {
+	k.failIf(!slices.Equal(got, want), "%s: got %s, want %s", what, suitetest.Names(got, all), suitetest.Names(want, all))
+}
+
+// beginning fails unless got is the beginning of all. If it is not all, the answer must say that there are more.
+func (k *kit) beginning(what string, got, all []string, more bool) {
+	k.same(what, got, all[:min(len(got), len(all))], all)
+	k.failIf(len(got) < len(all) && !more, "%s has %d of %d records and does not say that there are more", what, len(got), len(all))
+}
+
+// counted fails unless a record has so many attempts and crashes.
+func (k *kit) counted(when string, r core.Record, attempts, crashes int) {
+	k.failIf(r.Attempts != attempts || r.Crashes != crashes,
+		"%s: a record has %d attempts and %d crashes, want %d and %d", when, r.Attempts, r.Crashes, attempts, crashes)
+}
+
 // wide is a range of all there is in a part.
 func wide(p core.RouteSlots) core.Range {
 	return core.Range{RouteSlots: p, UpToSeq: forever, Limit: 10_000}
@@ -89,6 +106,11 @@ func (k *kit) everything() core.ReadRequest {
 func (m *member) ready() []core.Record {
 	p := m.read(m.k.everything())
 	return p.Ranges[0].Records
+}
+
+// inRange returns the records of one range.
+func (m *member) inRange(rg core.Range) core.Records {
+	return m.read(core.ReadRequest{Ranges: []core.Range{rg}, BlockingLimit: 10, Bytes: 1 << 20}).Ranges[0]
 }
 
 // find returns the ready records with these ids, in this order.

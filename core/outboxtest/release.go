@@ -34,9 +34,8 @@ func releaseHoldsWhatIsOut(k *kit) {
 	other := k.join(2)
 	m.hold(low[0].Ref, low[2].Ref, high[0].Ref)
 	m.release(us[0], 42, low[0].Ref, low[1].Ref)
-	got := k.partitions(other.heartbeat())
-	k.failIf(got[0].Owner != 0 || got[0].ReadAfter != 42 || got[1].Owner != m.self.Session || got[1].ReadAfter != 0,
-		"one of two partitions was released: it has the owner %d and ReadAfter %d, the other %d and %d; want 0 and 42, the former and 0", got[0].Owner, got[0].ReadAfter, got[1].Owner, got[1].ReadAfter)
+	other.partitionIs("it was released", 0, 0, 42)
+	other.partitionIs("another one was released", 1, m.self.Session, 0)
 	other.holder("two are out, and the partition was released", m.self.Session, low[0].Ref, low[1].Ref, high[0].Ref)
 	other.holder("it was held and is not out, and the partition was released", 0, low[2].Ref, low[3].Ref, high[1].Ref)
 	r := other.live(low[0].Ref)
@@ -55,8 +54,7 @@ func releaseRepeats(k *kit) {
 	for range 3 {
 		m.release(us[0], 42, low[0].Ref)
 	}
-	u := k.partitions(m.heartbeat())[0]
-	k.failIf(u.Owner != 0 || u.ReadAfter != 42, "a partition was released three times: owner %d, ReadAfter %d", u.Owner, u.ReadAfter)
+	m.partitionIs("it was released three times", 0, 0, 42)
 	m.holder("it is out, and its partition was released three times", m.self.Session, low[0].Ref)
 	m.holder("it is not out, and its partition was released three times", 0, refs(low[1:])...)
 }
@@ -112,9 +110,7 @@ func releaseOfLockedChangesNothing(k *kit) {
 		ok, err := m.tryRelease(us[0], 42, refs(low[:3])...)
 		k.must("release a partition with a locked record", err)
 		k.failIf(ok, "a partition was released although one of its records is out and locked")
-		u := k.partitions(m.heartbeat())[0]
-		k.failIf(u.Owner != m.self.Session || u.ReadAfter != 0,
-			"a release answered false, and the partition has the owner %d and ReadAfter %d", u.Owner, u.ReadAfter)
+		m.partitionIs("a release answered false", 0, m.self.Session, 0)
 		m.holder("a release answered false", 0, refs(low[:3])...)
 		m.holder("a release answered false, and it was held before", m.self.Session, low[3].Ref)
 	})
@@ -130,16 +126,12 @@ func releaseNeedsTheOwner(k *kit) {
 	other := k.join(2)
 	_, err := other.tryRelease(us[0], 42, low[0].Ref)
 	k.failIf(!errors.Is(err, core.ErrFenced), "a member released a partition that is another's: got %v, want core.ErrFenced", err)
-	u := k.partitions(m.heartbeat())[0]
-	k.failIf(u.Owner != m.self.Session || u.ReadAfter != 0,
-		"a member released a partition that is another's, and it has the owner %d and ReadAfter %d", u.Owner, u.ReadAfter)
+	m.partitionIs("a member released a partition that is another's", 0, m.self.Session, 0)
 	m.holder("a member released a partition that is another's", 0, refs(low)...)
 	m.release(us[0], 1)
 	other.takeOwnership(us[0].Partition.Slots())
 	_, _ = m.tryRelease(us[0], 42, low[0].Ref) // sent again, late
-	u = k.partitions(m.heartbeat())[0]
-	k.failIf(u.Owner != other.self.Session || u.ReadAfter == 42,
-		"a release came late, and the partition has the owner %d and ReadAfter %d", u.Owner, u.ReadAfter)
+	m.partitionIs("a release came late", 0, other.self.Session, 1)
 	m.holder("a release came late", 0, refs(low)...)
 }
 
@@ -167,9 +159,8 @@ func releasesRunAtOnce(k *kit) {
 	}
 	m.hold(free...)
 	suitetest.Parallel(len(us), func(i int) { m.release(us[i], int64(40+i), out[i]) })
-	for i, u := range k.partitions(other.heartbeat()) {
-		k.failIf(u.Owner != 0 || u.ReadAfter != int64(40+i),
-			"%d partitions were released at once: one has the owner %d and ReadAfter %d, want 0 and %d", len(us), u.Owner, u.ReadAfter, 40+i)
+	for i := range us {
+		other.partitionIs("all partitions were released at once", i, 0, int64(40+i))
 	}
 	other.holder("it is out, and its partition was released beside others", m.self.Session, out...)
 	other.holder("it is not out, and its partition was released beside others", 0, free...)

@@ -6,7 +6,6 @@ import (
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
-	"github.com/waybill-go/waybill/core/internal/suitetest"
 )
 
 var waitingChecks = []named{
@@ -143,8 +142,7 @@ func keyAnswersWhatHoldsIt(k *kit) {
 		}, BlockingLimit: 1, Bytes: 1 << 20})
 		k.expectWaiting("the record that blocks a key, before the range that was asked for", p.Keys[0].Blocking, c.want...)
 		k.expectWaiting("the record that blocks an unused key", p.Keys[1].Blocking)
-		got := ids(p.Keys[0].Records)
-		k.failIf(!slices.Equal(got, ids(rs[3:])), "the records of a key behind the third were asked for: got %s, want [3]", suitetest.Names(got, ids(rs)))
+		k.same("the records of a key behind the third", ids(p.Keys[0].Records), ids(rs[3:]), ids(rs))
 	}
 }
 
@@ -178,9 +176,7 @@ func holdOfGoneSessionIsNone(k *kit) {
 		m := k.owner(1)
 		rs := m.some(3, key(waybill.NewID()))
 		m.settle(core.Retry(&rs[0], errNo, 0))
-		if d := m.due(10); len(d.Retries) != 1 {
-			k.fail("one retry is due, and %d were answered", len(d.Retries))
-		}
+		m.dueIs("one failed", 1, 0)
 		m.hold(rs[1].Ref)
 		end(m)
 		by.takeOwnership(core.AllSlots)
@@ -191,12 +187,10 @@ func holdOfGoneSessionIsNone(k *kit) {
 		}
 		rs = append(rs[:1], by.find(ids(rs[1:])...)...) // a crash may have changed their versions
 		by.hold(rs[1].Ref, rs[2].Ref)
-		d := by.due(10)
-		k.failIf(len(d.Retries) != 1, "its holder is gone, and %d retries are due, want 1", len(d.Retries))
-		r := d.Retries[0]
-		k.failIf(r.Crashes != crashes || r.Attempts != 1 || !r.Failed,
-			"a retry that was held has crashes %d, attempts %d, failed %v; want %d crashes", r.Crashes, r.Attempts, r.Failed, crashes)
-		by.settle(core.Published(&d.Retries[0]), core.Published(&rs[1]), core.Published(&rs[2]))
+		r := by.dueIs("its holder is gone", 1, 0).Retries[0]
+		k.failIf(!r.Failed, "a retry whose holder is gone has not failed")
+		k.counted("a retry whose holder is gone", r, 1, crashes)
+		by.settle(core.Published(&r), core.Published(&rs[1]), core.Published(&rs[2]))
 		by.free(core.AllSlots)
 	}
 }
