@@ -55,7 +55,7 @@ type fault struct {
 	page       func(b *broken, l *core.ReadRequest, p *core.ReadResult)
 	record     func(r *core.Record) // of every answer
 	hold       func(ctx context.Context, b *broken, self core.Session, w core.HoldRequest) ([]core.HoldResult, error)
-	release    func(ctx context.Context, b *broken, self core.Session, u core.PartitionState, out []core.Ref) (bool, error)
+	release    func(ctx context.Context, r *releaseCall) (bool, error)
 	due        func(ctx context.Context, b *broken, self core.Session, parts []core.RouteSlots, limit int) (core.DueResult, error)
 	acquire    func(ctx context.Context, b *broken) (int64, <-chan struct{}, error)
 	settle     func(ctx context.Context, b *broken, self core.Session, os []core.Outcome) core.Results
@@ -175,10 +175,24 @@ func (b *broken) holdStatus(ctx context.Context, self core.Session, w core.HoldR
 
 func (b *broken) ReleasePartition(ctx context.Context, self core.Session, u core.PartitionState, out []core.Ref) (bool, error) {
 	b.wait(ctx, "release partition")
+	r := &releaseCall{b, self, u, slices.Clone(out)}
 	if b.release != nil {
-		return b.release(ctx, b, self, u, out)
+		return b.release(ctx, r)
 	}
-	return b.store.ReleasePartition(ctx, self, u, out)
+	return r.pass(ctx)
+}
+
+// releaseCall is a call of ReleasePartition.
+type releaseCall struct {
+	*broken
+	self      core.Session
+	partition core.PartitionState
+	out       []core.Ref
+}
+
+// pass makes the call of the store below.
+func (r *releaseCall) pass(ctx context.Context) (bool, error) {
+	return r.store.ReleasePartition(ctx, r.self, r.partition, r.out)
 }
 
 func (b *broken) Acquire(ctx context.Context) (token int64, lost <-chan struct{}, err error) {
@@ -315,7 +329,7 @@ func (b *broken) locked(n int) {
 	b.locks += n
 }
 
-var allFaults = slices.Concat(heartbeatFaults, presenceFaults, readFaults, takeFaults, termFaults, settleFaults, groupFaults, harmFaults, foreignFaults, largeFaults)
+var allFaults = slices.Concat(heartbeatFaults, readFaults, holdFaults, settleFaults, harmFaults, largeFaults)
 
 // Each fault is caught by the check that is there for it.
 func TestBroken(t *testing.T) { // TE-06

@@ -64,15 +64,12 @@ var harmFaults = []faulty{
 		}
 	})},
 	{"fails all for a zero Outcome", "zero-outcome-is-refused", allFail},
-	{
-		"takes a negative limit for none", "bad-limits-do-no-harm",
-		fault{due: func(ctx context.Context, b *broken, self core.Session, parts []core.RouteSlots, limit int) (core.DueResult, error) {
-			if limit < 1 {
-				limit = 1000
-			}
-			return b.store.Due(ctx, self, parts, limit)
-		}},
-	},
+	{"takes a negative limit for none", "bad-limits-do-no-harm", fault{due: func(ctx context.Context, b *broken, self core.Session, parts []core.RouteSlots, limit int) (core.DueResult, error) {
+		if limit < 1 {
+			limit = 1000
+		}
+		return b.store.Due(ctx, self, parts, limit)
+	}}},
 	{"takes without a number", "bad-limits-do-no-harm", holdRequests(func(_ *broken, w *core.HoldRequest) {
 		if len(w.Refs) == 0 {
 			w.KeylessLimit = max(w.KeylessLimit, 1)
@@ -85,24 +82,17 @@ var harmFaults = []faulty{
 			}
 		}
 	}}},
-	{
-		"takes for nobody", "nobody-is-no-session",
-		fault{hold: func(ctx context.Context, b *broken, self core.Session, w core.HoldRequest) ([]core.HoldResult, error) {
-			if self == 0 {
-				return nil, nil
-			}
-			return b.store.Hold(ctx, self, w)
-		}},
-	},
-	{
-		"releases for nobody", "nobody-is-no-session",
-		releaseFault(func(ctx context.Context, b *broken, self core.Session, u core.PartitionState, out []core.Ref) (bool, error) {
-			if self == 0 {
-				self = b.owner(u.Partition.Route, u.Partition.From)
-			}
-			return b.store.ReleasePartition(ctx, self, u, out)
-		}),
-	},
+	{"takes for nobody", "nobody-is-no-session", fault{hold: func(ctx context.Context, b *broken, self core.Session, w core.HoldRequest) ([]core.HoldResult, error) {
+		if self == 0 {
+			return nil, nil
+		}
+		return b.store.Hold(ctx, self, w)
+	}}},
+	{"releases for nobody", "nobody-is-no-session", releases(func(r *releaseCall) {
+		if r.self == 0 {
+			r.self = r.owner(r.partition.Partition.Route, r.partition.Partition.From)
+		}
+	})},
 	{"knows nobody", "nobody-is-no-session", pages(func(p *core.ReadResult) { p.IsMember = true })},
 	{"divides one limit", "ranges-have-their-own-limits", shared(true)},
 	{"divides the bytes", "ranges-have-their-own-limits", shared(false)},
@@ -118,7 +108,7 @@ var harmFaults = []faulty{
 		l.NewlyOwned = l.NewlyOwned[:min(len(l.NewlyOwned), 1)]
 	})},
 	{"has a bound of its own", "large-answers-are-whole", caps(1000)},
-	{"has a bound of its own for retries", "large-answers-are-whole", dues(func(_ *broken, _ core.Session, p *core.DueResult) {
+	{"has a bound of its own for retries", "large-answers-are-whole", dues(func(p *core.DueResult) {
 		if len(p.Retries) > 500 {
 			p.Retries, p.NextIn = p.Retries[:500], -1
 		}
@@ -148,12 +138,8 @@ var harmFaults = []faulty{
 		}
 		return o
 	})},
-	{"cuts long delays", "long-delays-are-kept", fault{rowsIn: func(rows []core.StagedRow) {
-		for i := range rows {
-			rows[i].Delay = min(rows[i].Delay, 100*24*time.Hour)
-		}
-	}}},
-	{"forgets timers beside retries", "next-in-counts-beside-retries", dues(func(_ *broken, _ core.Session, p *core.DueResult) {
+	{"cuts long delays", "long-delays-are-kept", eachRow(func(r *core.StagedRow) { r.Delay = min(r.Delay, 100*24*time.Hour) })},
+	{"forgets timers beside retries", "next-in-counts-beside-retries", dues(func(p *core.DueResult) {
 		if len(p.Retries) > 0 {
 			p.NextIn = -1
 		}

@@ -1,6 +1,7 @@
 package outboxtest_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"math"
@@ -9,33 +10,6 @@ import (
 
 	"github.com/waybill-go/waybill/core"
 )
-
-func holdRequests(fn func(b *broken, w *core.HoldRequest)) fault {
-	return fault{hold: func(ctx context.Context, b *broken, self core.Session, w core.HoldRequest) ([]core.HoldResult, error) {
-		fn(b, &w)
-		return b.holdStatus(ctx, self, w)
-	}}
-}
-
-func holdResults(fn func(b *broken, self core.Session, ts []core.HoldResult)) fault {
-	return fault{hold: func(ctx context.Context, b *broken, self core.Session, w core.HoldRequest) ([]core.HoldResult, error) {
-		ts, err := b.holdStatus(ctx, self, w)
-		b.mu.Lock()
-		defer b.mu.Unlock()
-		fn(b, self, ts)
-		return ts, err
-	}}
-}
-
-func holdStatuses(from, to core.HoldStatus) fault {
-	return holdResults(func(_ *broken, _ core.Session, ts []core.HoldResult) {
-		for i := range ts {
-			if ts[i].Status == from {
-				ts[i].Status = to
-			}
-		}
-	})
-}
 
 // holdless takes the next without looking for holds, and without any.
 var holdless = fault{hold: func(ctx context.Context, b *broken, self core.Session, w core.HoldRequest) ([]core.HoldResult, error) {
@@ -55,50 +29,37 @@ var holdless = fault{hold: func(ctx context.Context, b *broken, self core.Sessio
 	return out, err
 }}
 
-func releaseFault(fn func(ctx context.Context, b *broken, self core.Session, u core.PartitionState, out []core.Ref) (bool, error)) fault {
-	return fault{release: fn}
-}
-
 // oneAtATime refuses a release that runs beside another.
-func oneAtATime() func(ctx context.Context, b *broken, self core.Session, u core.PartitionState, out []core.Ref) (bool, error) {
+func oneAtATime() fault {
 	met := make(chan struct{})
-	return func(ctx context.Context, b *broken, self core.Session, u core.PartitionState, out []core.Ref) (bool, error) {
+	return fault{release: func(ctx context.Context, r *releaseCall) (bool, error) {
 		select {
 		case met <- struct{}{}:
 			return false, errors.New("another partition is released")
 		case <-met:
 		case <-time.After(100 * time.Millisecond):
 		}
-		return b.store.ReleasePartition(ctx, self, u, out)
-	}
+		return r.pass(ctx)
+	}}
 }
 
-var takeFaults = []faulty{
+var holdFaults = []faulty{
 	{"ignores holds", "holders-never-share", holdless},
-	{"forgets records", "holders-never-share", fault{hold: func(ctx context.Context, b *broken, self core.Session,
-		w core.HoldRequest,
-	) ([]core.HoldResult, error) {
+	{"forgets records", "holders-never-share", fault{hold: func(ctx context.Context, b *broken, self core.Session, w core.HoldRequest) ([]core.HoldResult, error) {
 		ts, err := b.store.Hold(ctx, self, w)
 		return slices.DeleteFunc(ts, func(t core.HoldResult) bool { return t.Ref.Seq%50 == 0 }), err
 	}}},
 	{"takes backwards", "next-is-in-order-without-keys", holdResults(func(_ *broken, _ core.Session, ts []core.HoldResult) { slices.Reverse(ts) })},
 	// as if no record had a key
-	{"takes what has a key", "next-is-in-order-without-keys", fault{rowsIn: func(rows []core.StagedRow) {
-		for i := range rows {
-			rows[i].Envelope.Key = ""
-		}
-	}}},
-	{
-		"leaves out own holds", "next-begins-with-own-holds",
-		fault{hold: func(ctx context.Context, b *broken, self core.Session, w core.HoldRequest) ([]core.HoldResult, error) {
-			for ref, s := range b.holds {
-				if s == self {
-					w.ExcludeRefs = append(w.ExcludeRefs, ref)
-				}
+	{"takes what has a key", "next-is-in-order-without-keys", eachRow(func(r *core.StagedRow) { r.Envelope.Key = "" })},
+	{"leaves out own holds", "next-begins-with-own-holds", fault{hold: func(ctx context.Context, b *broken, self core.Session, w core.HoldRequest) ([]core.HoldResult, error) {
+		for ref, s := range b.holds {
+			if s == self {
+				w.ExcludeRefs = append(w.ExcludeRefs, ref)
 			}
-			return b.holdStatus(ctx, self, w)
-		}},
-	},
+		}
+		return b.holdStatus(ctx, self, w)
+	}}},
 	{"ignores Out", "next-begins-with-own-holds", holdRequests(func(_ *broken, w *core.HoldRequest) { w.ExcludeRefs = nil })},
 	{"ignores holds", "next-leaves-out-what-is-held", holdless},
 	{"ignores slots", "next-leaves-out-what-is-held", holdRequests(func(_ *broken, w *core.HoldRequest) { w.KeylessSlots.Slots = core.AllSlots })},
@@ -109,18 +70,14 @@ var takeFaults = []faulty{
 			w.KeylessLimit = 0
 		}
 	})},
-	{"passes in silence what is locked", "next-says-what-it-passed", fault{hold: func(ctx context.Context, b *broken, self core.Session,
-		w core.HoldRequest,
-	) ([]core.HoldResult, error) {
+	{"passes in silence what is locked", "next-says-what-it-passed", fault{hold: func(ctx context.Context, b *broken, self core.Session, w core.HoldRequest) ([]core.HoldResult, error) {
 		ts, err := b.store.Hold(ctx, self, w)
 		if w.UpToSeq == 0 || w.UpToSeq == math.MaxInt64 {
 			return ts, err
 		}
 		return slices.DeleteFunc(ts, func(t core.HoldResult) bool { return t.Record == nil && t.Ref.Seq > w.AfterSeq }), err
 	}}},
-	{"forgets what was passed", "next-says-what-it-passed", holdRequests(func(_ *broken, w *core.HoldRequest) {
-		w.ExtraSeqs = nil
-	})},
+	{"forgets what was passed", "next-says-what-it-passed", holdRequests(func(_ *broken, w *core.HoldRequest) { w.ExtraSeqs = nil })},
 	{"counts each answer as a delivery", "deliveries-count-once", holdResults(func(b *broken, _ core.Session, ts []core.HoldResult) {
 		for i := range ts {
 			ts[i].Deliveries += b.count
@@ -129,179 +86,117 @@ var takeFaults = []faulty{
 	})},
 	{"counts no deliveries", "deliveries-count-once", holdRequests(func(_ *broken, w *core.HoldRequest) { w.CountDelivery = false })},
 	{"counts each take as a delivery", "deliveries-count-once", holdRequests(func(_ *broken, w *core.HoldRequest) { w.CountDelivery = true })},
-	{
-		"answers own holds as locked", "hold-repeats",
-		fault{hold: func(ctx context.Context, b *broken, self core.Session, w core.HoldRequest) ([]core.HoldResult, error) {
-			ts, err := b.store.Hold(ctx, self, w)
-			for i := range ts {
-				if b.holds[ts[i].Ref] == self {
-					ts[i].Status = core.HoldSkipped
-				}
-				b.holds[ts[i].Ref] = self
+	{"answers own holds as locked", "hold-repeats", fault{hold: func(ctx context.Context, b *broken, self core.Session, w core.HoldRequest) ([]core.HoldResult, error) {
+		ts, err := b.store.Hold(ctx, self, w)
+		for i := range ts {
+			if b.holds[ts[i].Ref] == self {
+				ts[i].Status = core.HoldSkipped
 			}
-			return ts, err
-		}},
-	},
+			b.holds[ts[i].Ref] = self
+		}
+		return ts, err
+	}}},
 	{"takes behind locks", "hold-answers-what-is-locked", fault{waits: "hold"}},
 	{"says that what is locked is gone", "hold-answers-what-is-locked", holdStatuses(core.HoldSkipped, core.HoldGone)},
 	{"says that what is locked is held", "hold-answers-what-is-locked", holdStatuses(core.HoldSkipped, core.HoldGranted)},
 	{"says that what another holds is gone", "hold-answers-what-is-held", holdStatuses(core.HoldSkipped, core.HoldGone)},
 	{"takes what another holds", "hold-answers-what-is-held", holdStatuses(core.HoldSkipped, core.HoldGranted)},
 	{"takes any version", "hold-answers-what-is-gone", holdRequests(func(b *broken, w *core.HoldRequest) {
-		w.Refs = slices.Clone(w.Refs)
-		for i := range w.Refs {
-			if r := b.at(w.Refs[i]); r != nil && r.ID == w.Refs[i].ID {
-				w.Refs[i].Version = r.Version
-			}
-		}
+		w.Refs = b.renamed(w.Refs, func(r *core.Record, ref core.Ref) bool { return r.ID == ref.ID })
 	})},
 	{"takes any id", "hold-answers-what-is-gone", holdRequests(func(b *broken, w *core.HoldRequest) {
-		w.Refs = slices.Clone(w.Refs)
+		w.Refs = b.renamed(w.Refs, func(r *core.Record, ref core.Ref) bool { return r.Version == ref.Version })
+	})},
+	{"takes from any partition", "hold-keeps-to-own-partitions", fault{hold: func(ctx context.Context, b *broken, self core.Session, w core.HoldRequest) ([]core.HoldResult, error) {
+		var ts []core.HoldResult
 		for i := range w.Refs {
-			if r := b.at(w.Refs[i]); r != nil && r.Version == w.Refs[i].Version {
-				w.Refs[i].ID = r.ID
+			if r := b.at(w.Refs[i]); r != nil {
+				one, _ := b.store.Hold(ctx, b.owner(r.Route, r.Slot), core.HoldRequest{Refs: w.Refs[i : i+1]})
+				ts = append(ts, one...)
 			}
 		}
-	})},
-	{
-		"takes from any partition", "hold-keeps-to-own-partitions",
-		fault{hold: func(ctx context.Context, b *broken, self core.Session, w core.HoldRequest) ([]core.HoldResult, error) {
-			var ts []core.HoldResult
-			for i := range w.Refs {
-				if r := b.at(w.Refs[i]); r != nil {
-					one, _ := b.store.Hold(ctx, b.owner(r.Route, r.Slot), core.HoldRequest{Refs: w.Refs[i : i+1]})
-					ts = append(ts, one...)
-				}
-			}
-			return ts, nil
-		}},
-	},
+		return ts, nil
+	}}},
 	{"ignores holds", "one-of-two-holders-wins", holdless},
 
-	{
-		"holds nothing", "release-holds-what-is-out",
-		releaseFault(func(ctx context.Context, b *broken, self core.Session, u core.PartitionState, _ []core.Ref) (bool, error) {
-			return b.store.ReleasePartition(ctx, self, u, nil)
-		}),
-	},
-	{
-		"leaves other holds", "release-holds-what-is-out",
-		releaseFault(func(ctx context.Context, b *broken, self core.Session, u core.PartitionState, out []core.Ref) (bool, error) {
-			for ref, s := range b.holds {
-				if s == self {
-					out = append(out, ref)
-				}
+	{"holds nothing", "release-holds-what-is-out", releases(func(r *releaseCall) { r.out = nil })},
+	{"leaves other holds", "release-holds-what-is-out", releases(func(r *releaseCall) {
+		for ref, s := range r.holds {
+			if s == r.self {
+				r.out = append(r.out, ref)
 			}
-			return b.store.ReleasePartition(ctx, self, u, out)
-		}),
-	},
-	{
-		"stores no ReadAfter", "release-holds-what-is-out",
-		releaseFault(func(ctx context.Context, b *broken, self core.Session, u core.PartitionState, out []core.Ref) (bool, error) {
-			u.ReadAfter = 0
-			return b.store.ReleasePartition(ctx, self, u, out)
-		}),
-	},
-	{"refuses a repetition", "release-repeats", releaseFault(func(ctx context.Context, b *broken, self core.Session,
-		u core.PartitionState, out []core.Ref,
-	) (bool, error) {
-		if b.given[u.Partition] {
+		}
+	})},
+	{"stores no ReadAfter", "release-holds-what-is-out", releases(func(r *releaseCall) { r.partition.ReadAfter = 0 })},
+	{"refuses a repetition", "release-repeats", fault{release: func(ctx context.Context, r *releaseCall) (bool, error) {
+		if r.given[r.partition.Partition] {
 			return false, core.ErrFenced
 		}
-		b.given[u.Partition] = true
-		return b.store.ReleasePartition(ctx, self, u, out)
-	})},
-	{
-		"releases nothing if something changed", "release-leaves-out-what-changed",
-		releaseFault(func(ctx context.Context, b *broken, self core.Session, u core.PartitionState, out []core.Ref) (bool, error) {
-			for _, ref := range out {
-				if r := b.at(ref); r == nil || r.Ref != ref {
-					return false, nil
-				}
-			}
-			return b.store.ReleasePartition(ctx, self, u, out)
-		}),
-	},
-	{
-		"leaves holds of other versions", "release-ends-holds-of-other-versions",
-		releaseFault(func(ctx context.Context, b *broken, self core.Session, u core.PartitionState, out []core.Ref) (bool, error) {
-			out = slices.Clone(out)
-			for i := range out {
-				if r := b.at(out[i]); r != nil && r.HeldBy == self {
-					out[i] = r.Ref
-				}
-			}
-			return b.store.ReleasePartition(ctx, self, u, out)
-		}),
-	},
-	{
-		"keeps a partition with a locked record", "release-passes-over-what-changed-and-is-locked",
-		releaseFault(func(ctx context.Context, b *broken, self core.Session, u core.PartitionState, out []core.Ref) (bool, error) {
-			if b.locks > 0 {
+		r.given[r.partition.Partition] = true
+		return r.pass(ctx)
+	}}},
+	{"releases nothing if something changed", "release-leaves-out-what-changed", fault{release: func(ctx context.Context, r *releaseCall) (bool, error) {
+		for _, ref := range r.out {
+			if stored := r.at(ref); stored == nil || stored.Ref != ref {
 				return false, nil
 			}
-			return b.store.ReleasePartition(ctx, self, u, out)
-		}),
-	},
-	{
-		"holds any version", "release-leaves-out-what-changed",
-		releaseFault(func(ctx context.Context, b *broken, self core.Session, u core.PartitionState, out []core.Ref) (bool, error) {
-			out = slices.Clone(out)
-			for i := range out {
-				if r := b.at(out[i]); r != nil {
-					out[i] = r.Ref
-				}
-			}
-			return b.store.ReleasePartition(ctx, self, u, out)
-		}),
-	},
-	{
-		"frees a partition with a locked record", "release-of-locked-changes-nothing",
-		releaseFault(func(ctx context.Context, b *broken, self core.Session, u core.PartitionState, out []core.Ref) (bool, error) {
-			ok, err := b.store.ReleasePartition(ctx, self, u, out)
-			if !ok && err == nil {
-				_, err = b.store.ReleasePartition(ctx, self, u, nil)
-			}
-			return ok, err
-		}),
-	},
-	{
-		"holds what it can", "release-of-locked-changes-nothing",
-		releaseFault(func(ctx context.Context, b *broken, self core.Session, u core.PartitionState, out []core.Ref) (bool, error) {
-			ok, err := b.store.ReleasePartition(ctx, self, u, out)
-			if !ok && err == nil {
-				_, err = b.store.Hold(ctx, self, core.HoldRequest{Refs: out})
-			}
-			return ok, err
-		}),
-	},
+		}
+		return r.pass(ctx)
+	}}},
+	{"leaves holds of other versions", "release-ends-holds-of-other-versions", releases(func(r *releaseCall) {
+		r.out = r.renamed(r.out, func(stored *core.Record, _ core.Ref) bool { return stored.HeldBy == r.self })
+	})},
+	{"keeps a partition with a locked record", "release-passes-over-what-changed-and-is-locked", fault{release: func(ctx context.Context, r *releaseCall) (bool, error) {
+		if r.locks > 0 {
+			return false, nil
+		}
+		return r.pass(ctx)
+	}}},
+	{"holds any version", "release-leaves-out-what-changed", releases(func(r *releaseCall) {
+		r.out = r.renamed(r.out, func(*core.Record, core.Ref) bool { return true })
+	})},
+	{"frees a partition with a locked record", "release-of-locked-changes-nothing", fault{release: func(ctx context.Context, r *releaseCall) (bool, error) {
+		ok, err := r.pass(ctx)
+		if !ok && err == nil {
+			_, err = r.store.ReleasePartition(ctx, r.self, r.partition, nil)
+		}
+		return ok, err
+	}}},
+	{"holds what it can", "release-of-locked-changes-nothing", fault{release: func(ctx context.Context, r *releaseCall) (bool, error) {
+		ok, err := r.pass(ctx)
+		if !ok && err == nil {
+			_, err = r.store.Hold(ctx, r.self, core.HoldRequest{Refs: r.out})
+		}
+		return ok, err
+	}}},
 	{"releases behind locks", "release-of-locked-changes-nothing", fault{waits: "release partition"}},
-	{
-		"releases for others", "release-needs-the-owner",
-		releaseFault(func(ctx context.Context, b *broken, self core.Session, u core.PartitionState, out []core.Ref) (bool, error) {
-			if owner := b.owner(u.Partition.Route, u.Partition.From); owner != 0 {
-				self = owner
-			}
-			return b.store.ReleasePartition(ctx, self, u, out)
-		}),
-	},
-	{
-		"frees the partition of a successor", "release-needs-the-owner",
-		releaseFault(func(ctx context.Context, b *broken, self core.Session, u core.PartitionState, out []core.Ref) (bool, error) {
-			if owner := b.owner(u.Partition.Route, u.Partition.From); b.given[u.Partition] {
-				self, u.Term = owner, b.term(u.Partition)
-			}
-			ok, err := b.store.ReleasePartition(ctx, self, u, out)
-			b.given[u.Partition] = b.given[u.Partition] || ok
-			return ok, err
-		}),
-	},
-	{
-		"ends holds with the partition", "released-holds-settle",
-		releaseFault(func(ctx context.Context, b *broken, self core.Session, u core.PartitionState, _ []core.Ref) (bool, error) {
-			return b.store.ReleasePartition(ctx, self, u, nil)
-		}),
-	},
+	{"releases for others", "release-needs-the-owner", releases(func(r *releaseCall) {
+		r.self = cmp.Or(r.owner(r.partition.Partition.Route, r.partition.Partition.From), r.self)
+	})},
+	{"frees the partition of a successor", "release-needs-the-owner", fault{release: func(ctx context.Context, r *releaseCall) (bool, error) {
+		if owner := r.owner(r.partition.Partition.Route, r.partition.Partition.From); r.given[r.partition.Partition] {
+			r.self, r.partition.Term = owner, r.term(r.partition.Partition)
+		}
+		ok, err := r.pass(ctx)
+		r.given[r.partition.Partition] = r.given[r.partition.Partition] || ok
+		return ok, err
+	}}},
+	{"ends holds with the partition", "released-holds-settle", releases(func(r *releaseCall) { r.out = nil })},
 	{"settles for owners only", "released-holds-settle", ownersOnly},
-	{"releases one partition at a time", "releases-run-at-once", releaseFault(oneAtATime())},
+	{"releases one partition at a time", "releases-run-at-once", oneAtATime()},
+
+	{"has one term", "term-grows-with-each-owner", eachPartition(func(u *core.PartitionState) { u.Term = 1 })},
+	{"has no term at first", "term-grows-with-each-owner", eachPartition(func(u *core.PartitionState) { u.Term-- })},
+	{"has a new term with each heartbeat", "term-grows-with-each-owner", fault{membership: func(b *broken, _ *core.HeartbeatRequest, r *core.Membership) {
+		b.count++
+		each(r.Partitions, func(u *core.PartitionState) { u.Term += int64(b.count) })
+	}}},
+	{"ignores terms", "earlier-release-changes-nothing", releases(func(r *releaseCall) { r.partition.Term = r.term(r.partition.Partition) })},
+	{"refuses an earlier term", "earlier-release-changes-nothing", fault{release: func(ctx context.Context, r *releaseCall) (bool, error) {
+		if r.partition.Term < r.term(r.partition.Partition) {
+			return false, core.ErrFenced
+		}
+		return r.pass(ctx)
+	}}},
+	{"releases in a term that has not begun", "release-needs-its-term", releases(func(r *releaseCall) { r.partition.Term = min(r.partition.Term, r.term(r.partition.Partition)) })},
 }

@@ -32,7 +32,7 @@ func hostileMethod(method string, act func()) fault {
 			return nil, nil
 		}}
 	case "ReleasePartition":
-		return fault{release: func(context.Context, *broken, core.Session, core.PartitionState, []core.Ref) (bool, error) {
+		return fault{release: func(context.Context, *releaseCall) (bool, error) {
 			act()
 			return false, nil
 		}}

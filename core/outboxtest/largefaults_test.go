@@ -37,24 +37,16 @@ var largeFaults = []faulty{
 	{"has no more than 100 partitions", "membership-has-many-partitions", fault{membership: func(_ *broken, _ *core.HeartbeatRequest, r *core.Membership) {
 		r.Partitions = slices.Clone(r.Partitions[:min(len(r.Partitions), 128)])
 	}}},
-	{"stops counting at three", "attempts-count-to-ten", dues(func(_ *broken, _ core.Session, p *core.DueResult) {
-		for i := range p.Retries {
-			p.Retries[i].Attempts = min(p.Retries[i].Attempts, 3)
-		}
-	})},
-	{"cuts times to 10 ms", "next-in-is-not-zero-in-vain", dues(func(_ *broken, _ core.Session, p *core.DueResult) {
+	{"stops counting at three", "attempts-count-to-ten", eachRetry(func(r *core.Record) { r.Attempts = min(r.Attempts, 3) })},
+	{"cuts times to 10 ms", "next-in-is-not-zero-in-vain", dues(func(p *core.DueResult) {
 		if p.NextIn > 0 {
 			p.NextIn = p.NextIn.Truncate(10 * time.Millisecond)
 		}
 	})},
 	{"takes a retry in 1 ms for one at once", "short-delays-are-kept", retriesInStepsOf(2 * time.Millisecond)},
-	{"takes a timer of 1 ms for one of none", "short-delays-are-kept", fault{rowsIn: func(rows []core.StagedRow) {
-		for i := range rows {
-			rows[i].Delay = rows[i].Delay.Truncate(2 * time.Millisecond)
-		}
-	}}},
+	{"takes a timer of 1 ms for one of none", "short-delays-are-kept", eachRow(func(r *core.StagedRow) { r.Delay = r.Delay.Truncate(2 * time.Millisecond) })},
 	{"waits 50 ms or not at all", "short-delays-are-kept", retriesInStepsOf(50 * time.Millisecond)},
-	{"says 0 for the time until a record is due in 1 ms", "short-delays-are-kept", dues(func(_ *broken, _ core.Session, p *core.DueResult) {
+	{"says 0 for the time until a record is due in 1 ms", "short-delays-are-kept", dues(func(p *core.DueResult) {
 		if p.NextIn > 0 {
 			p.NextIn = p.NextIn.Truncate(2 * time.Millisecond)
 		}
@@ -75,13 +67,12 @@ var largeFaults = []faulty{
 			return b.store.Settle(ctx, self, os)
 		},
 	}},
-	{"takes the end of a context for a success", "release-of-an-ended-context", releaseFault(
-		func(ctx context.Context, b *broken, self core.Session, u core.PartitionState, out []core.Ref) (bool, error) {
-			if ctx.Err() != nil {
-				return true, nil
-			}
-			return b.store.ReleasePartition(ctx, self, u, out)
-		})},
+	{"takes the end of a context for a success", "release-of-an-ended-context", fault{release: func(ctx context.Context, r *releaseCall) (bool, error) {
+		if ctx.Err() != nil {
+			return true, nil
+		}
+		return r.pass(ctx)
+	}}},
 	{"takes in spite of an ended context", "release-of-an-ended-context", fault{
 		hold: func(ctx context.Context, b *broken, self core.Session, w core.HoldRequest) ([]core.HoldResult, error) {
 			return b.holdStatus(context.WithoutCancel(ctx), self, w)

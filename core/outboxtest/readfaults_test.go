@@ -11,14 +11,6 @@ import (
 	"github.com/waybill-go/waybill/core/outboxtest"
 )
 
-func records(fn func(r *core.Record)) fault { return fault{record: fn} }
-
-func looks(fn func(l *core.ReadRequest)) fault { return fault{look: fn} }
-
-func pages(fn func(p *core.ReadResult)) fault {
-	return fault{page: func(_ *broken, _ *core.ReadRequest, p *core.ReadResult) { fn(p) }}
-}
-
 // passing goes through all records of the keys that were asked for, to find the first ones.
 var passing = fault{read: func(ctx context.Context, b *broken, self core.Session, l core.ReadRequest) (core.ReadResult, error) {
 	if len(l.Keys) > 0 {
@@ -101,26 +93,10 @@ var readFaults = []faulty{
 	{"has no age", "times-come-back-as-durations", records(func(r *core.Record) { r.DueFor = 0 })},
 	{"has no expiry", "times-come-back-as-durations", records(func(r *core.Record) { r.ExpiresIn = max(r.ExpiresIn, 0) })},
 	{"stages backwards", "range-is-in-order", fault{rowsIn: func(rows []core.StagedRow) { slices.Reverse(rows) }}},
-	{"includes the beginning", "range-keeps-to-its-bounds", looks(func(l *core.ReadRequest) {
-		for i := range l.Ranges {
-			l.Ranges[i].AfterSeq--
-		}
-	})},
-	{"excludes the end", "range-keeps-to-its-bounds", looks(func(l *core.ReadRequest) {
-		for i := range l.Ranges {
-			l.Ranges[i].UpToSeq--
-		}
-	})},
-	{"ignores slots", "range-keeps-to-its-slots", looks(func(l *core.ReadRequest) {
-		for i := range l.Ranges {
-			l.Ranges[i].Slots = core.AllSlots
-		}
-	})},
-	{"forgets More", "range-keeps-to-its-limit", pages(func(p *core.ReadResult) {
-		for i := range p.Ranges {
-			p.Ranges[i].More = false
-		}
-	})},
+	{"includes the beginning", "range-keeps-to-its-bounds", eachRange(func(rg *core.Range) { rg.AfterSeq-- })},
+	{"excludes the end", "range-keeps-to-its-bounds", eachRange(func(rg *core.Range) { rg.UpToSeq-- })},
+	{"ignores slots", "range-keeps-to-its-slots", eachRange(func(rg *core.Range) { rg.Slots = core.AllSlots })},
+	{"forgets More", "range-keeps-to-its-limit", eachAnswer(func(rs *core.Records) { rs.More = false })},
 	{"ignores Bytes", "range-keeps-to-its-bytes", looks(func(l *core.ReadRequest) { l.Bytes = 1 << 40 })},
 	{"drops what is left out and its neighbour", "range-may-leave-keys-out", fault{page: func(_ *broken, l *core.ReadRequest, p *core.ReadResult) {
 		for i := range p.Ranges {
@@ -131,22 +107,14 @@ var readFaults = []faulty{
 	}}},
 	{"goes through a key to find its first record", "read-is-bounded-behind-a-blocked-key", passing},
 	{"reads everything each time", "read-is-bounded-behind-a-blocked-key", rereading},
-	{"ignores Keyed", "range-of-keyed-records", looks(func(l *core.ReadRequest) {
-		for i := range l.Ranges {
-			l.Ranges[i].KeyedOnly = false
-		}
-	})},
+	{"ignores Keyed", "range-of-keyed-records", eachRange(func(rg *core.Range) { rg.KeyedOnly = false })},
 	{"has retries in line", "ready-is-what-is-due", fault{outcome: func(_ *broken, o core.Outcome, r *core.Record) core.Outcome {
 		if o.In() > 0 {
 			return core.Release(r, 0, false)
 		}
 		return o
 	}}},
-	{"has timers in line", "ready-is-what-is-due", fault{rowsIn: func(rows []core.StagedRow) {
-		for i := range rows {
-			rows[i].Delay = 0
-		}
-	}}},
+	{"has timers in line", "ready-is-what-is-due", eachRow(func(r *core.StagedRow) { r.Delay = 0 })},
 	{"commits what rolls back", "uncommitted-is-not-ready", fault{commits: true}},
 	{"reads behind locks", "read-waits-for-no-lock", fault{waits: "read"}},
 	{"renews behind locks", "read-waits-for-no-lock", fault{waits: "heartbeat"}},
@@ -161,21 +129,12 @@ var readFaults = []faulty{
 	}}},
 	{"reads ranges one after the other", "page-is-one-snapshot", apart},
 	{"reads what waits apart", "page-and-waiting-are-one-snapshot", apart},
-	{
-		"answers an older last number", "last-covers-the-page",
-		fault{page: func(_ *broken, l *core.ReadRequest, p *core.ReadResult) { p.LastSeq, p.LastSeqXmax = l.KnownLastSeq, 0 }},
-	},
+	{"answers an older last number", "last-covers-the-page", fault{page: func(_ *broken, l *core.ReadRequest, p *core.ReadResult) { p.LastSeq, p.LastSeqXmax = l.KnownLastSeq, 0 }}},
 	{"sees no running transactions", "page-names-a-running-transaction", blind},
 	{"never says that something ended", "transactions-come-to-rest", pages(func(p *core.ReadResult) { p.LastSeqXmax += 1 << 40 })},
 	{"sees no running transactions", "page-holds-for-random-transactions", blind},
-	{
-		"sees only the first that runs", "page-holds-for-random-transactions",
-		pages(func(p *core.ReadResult) { p.RunningTxs = p.RunningTxs[:min(1, len(p.RunningTxs))] }),
-	},
-	{
-		"promises a bound that is too short", "page-holds-for-random-transactions",
-		fault{page: blind.page, traits: bound(2 * time.Millisecond)},
-	},
+	{"sees only the first that runs", "page-holds-for-random-transactions", pages(func(p *core.ReadResult) { p.RunningTxs = p.RunningTxs[:min(1, len(p.RunningTxs))] })},
+	{"promises a bound that is too short", "page-holds-for-random-transactions", fault{page: blind.page, traits: bound(2 * time.Millisecond)}},
 	{"shows some records a page later", "page-holds-for-random-transactions", fault{page: func(b *broken, _ *core.ReadRequest, p *core.ReadResult) {
 		for i := range p.Ranges {
 			p.Ranges[i].Records = slices.DeleteFunc(p.Ranges[i].Records, func(r core.Record) bool {
@@ -185,10 +144,8 @@ var readFaults = []faulty{
 			})
 		}
 	}}},
-	{"loses records", "page-holds-for-random-transactions", pages(func(p *core.ReadResult) {
-		for i := range p.Ranges {
-			p.Ranges[i].Records = slices.DeleteFunc(p.Ranges[i].Records, func(r core.Record) bool { return r.Seq%50 == 0 })
-		}
+	{"loses records", "page-holds-for-random-transactions", eachAnswer(func(rs *core.Records) {
+		rs.Records = slices.DeleteFunc(rs.Records, func(r core.Record) bool { return r.Seq%50 == 0 })
 	})},
 	{"forgets the holds of others", "newly-owned-answers-blocked-records", pages(func(p *core.ReadResult) {
 		p.Blocking = slices.DeleteFunc(p.Blocking, func(w core.BlockingRecord) bool { return w.Why == core.BlockedByHold })
@@ -203,10 +160,7 @@ var readFaults = []faulty{
 		}
 	})},
 	{"forgets that there is more", "newly-owned-comes-in-pages", pages(func(p *core.ReadResult) { p.MoreBlocking = false })},
-	{
-		"has retries before holds", "newly-owned-comes-in-pages",
-		fault{page: func(_ *broken, _ *core.ReadRequest, p *core.ReadResult) { slices.Reverse(p.Blocking) }},
-	},
+	{"has retries before holds", "newly-owned-comes-in-pages", fault{page: func(_ *broken, _ *core.ReadRequest, p *core.ReadResult) { slices.Reverse(p.Blocking) }}},
 	{"forgets what holds a key", "key-answers-what-holds-it", pages(func(p *core.ReadResult) {
 		for i := range p.Keys {
 			p.Keys[i].Blocking = nil
