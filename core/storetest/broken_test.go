@@ -43,7 +43,7 @@ type broken struct {
 	commits   bool // commits what should roll back
 	drops     bool // rolls back what should commit
 	clean     func(ctx context.Context, b *broken, owner string, lease time.Duration) (core.Cleaned, error)
-	retain    func(r waybill.Retention) waybill.Retention
+	retain    func(r *waybill.Retention)
 	water     func(ctx context.Context, b *broken) (hlc.Timestamp, error)
 
 	mu   *sync.Mutex
@@ -58,6 +58,29 @@ type broken struct {
 	open    *atomic.Int32 // transactions
 }
 
+// newStore returns the store below.
+func newStore(t *testing.T) *memory.Store {
+	t.Helper()
+	s, err := memory.New(memory.Options{Source: "/test"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// on puts b on a new store.
+func (b *broken) on(inner *memory.Store) *broken {
+	b.inner, b.mu, b.last, b.open = inner, new(sync.Mutex), map[int64]core.Record{}, new(atomic.Int32)
+	return b
+}
+
+// spoil changes a value, if there is a fault that does.
+func spoil[T any](fault func(*T), value *T) {
+	if fault != nil {
+		fault(value)
+	}
+}
+
 func (b *broken) Unwrap() any              { return b.inner }
 func (b *broken) Store() core.OutboxStore  { return b }
 func (b *broken) Traits() core.StoreTraits { return b.inner.Traits() }
@@ -70,9 +93,7 @@ func (b *broken) context(ctx context.Context) context.Context {
 }
 
 func (b *broken) Heartbeat(ctx context.Context, m core.HeartbeatRequest) (core.Membership, error) {
-	if b.heartbeat != nil {
-		b.heartbeat(&m)
-	}
+	spoil(b.heartbeat, &m)
 	b.mu.Lock()
 	b.self = m.Self.Session
 	b.mu.Unlock()
@@ -80,9 +101,7 @@ func (b *broken) Heartbeat(ctx context.Context, m core.HeartbeatRequest) (core.M
 }
 
 func (b *broken) Read(ctx context.Context, self core.Session, request core.ReadRequest) (core.ReadResult, error) {
-	if b.look != nil {
-		b.look(&request)
-	}
+	spoil(b.look, &request)
 	p, err := b.inner.Read(b.context(ctx), self, request)
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -97,17 +116,13 @@ func (b *broken) Read(ctx context.Context, self core.Session, request core.ReadR
 
 func (b *broken) seen(rs []core.Record) {
 	for i := range rs {
-		if b.record != nil {
-			b.record(&rs[i])
-		}
+		spoil(b.record, &rs[i])
 		b.last[rs[i].Seq] = rs[i]
 	}
 }
 
 func (b *broken) Hold(ctx context.Context, self core.Session, want core.HoldRequest) ([]core.HoldResult, error) {
-	if b.take != nil {
-		b.take(&want)
-	}
+	spoil(b.take, &want)
 	return b.inner.Hold(b.context(ctx), self, want)
 }
 
@@ -120,9 +135,7 @@ func (b *broken) Due(ctx context.Context, self core.Session, parts []core.RouteS
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.seen(d.Retries)
-	if b.due != nil {
-		b.due(&d)
-	}
+	spoil(b.due, &d)
 	return d, err
 }
 
@@ -278,14 +291,9 @@ func runIn(t *testing.T, name string, b broken, harness func(b *broken) storetes
 	t.Helper()
 	c := check(t, name)
 	synctest.Test(t, func(t *testing.T) {
-		inner, errNew := memory.New(memory.Options{Source: "/test"})
-		if errNew != nil {
-			t.Fatal(errNew)
-		}
-		b.inner, b.mu, b.last, b.open = inner, new(sync.Mutex), map[int64]core.Record{}, new(atomic.Int32)
 		ctx, cancel := context.WithTimeout(t.Context(), storetest.Timeout)
 		defer cancel()
-		err = c.Run(ctx, harness(&b))
+		err = c.Run(ctx, harness(b.on(newStore(t))))
 		time.Sleep(2 * time.Hour) // lets go of what waits in vain
 	})
 	return err
@@ -409,11 +417,7 @@ func TestSuiteAcceptsSlowDecisions(t *testing.T) { // TE-01
 func TestTruthTables(t *testing.T) { // TE-11
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		inner, err := memory.New(memory.Options{Source: "/test"})
-		if err != nil {
-			t.Fatal(err)
-		}
-		rows, err := storetest.TruthRows(t.Context(), &broken{inner: inner, mu: new(sync.Mutex), last: map[int64]core.Record{}, open: new(atomic.Int32)})
+		rows, err := storetest.TruthRows(t.Context(), new(broken).on(newStore(t)))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -455,13 +459,9 @@ func TestSuiteFollowsCapabilities(t *testing.T) { // TE-01
 		t.Run(c.Name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				inner, err := memory.New(memory.Options{Source: "/test"})
-				if err != nil {
-					t.Fatal(err)
-				}
 				ctx, cancel := context.WithTimeout(t.Context(), storetest.Timeout)
 				defer cancel()
-				if err := c.Run(ctx, bare{inner}); err != nil && !errors.Is(err, storetest.ErrNotDeclared) {
+				if err := c.Run(ctx, bare{newStore(t)}); err != nil && !errors.Is(err, storetest.ErrNotDeclared) {
 					t.Error(err)
 				}
 			})

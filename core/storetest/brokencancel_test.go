@@ -24,63 +24,40 @@ func answers(wrong waybill.CancelStatus, right ...waybill.CancelStatus) broken {
 	}}
 }
 
-// stages is a fault in the staged messages.
-func stages(fn func(m *waybill.Message)) broken { return broken{messages: eachMessage(fn)} }
+// cancelsNothing says that all is cancelled.
+var cancelsNothing = broken{cancel: func(_ context.Context, _ *brokenTx, keys []waybill.CancelKey) ([]waybill.CancelStatus, error) {
+	return slices.Repeat([]waybill.CancelStatus{waybill.CancelDone}, len(keys)), nil
+}}
 
 var cancelFaults = []faulty{
 	{"ignores dedupe keys", "dedupe-key-makes-duplicate", stages(func(m *waybill.Message) { m.DedupeKey, m.Replace = "", false })},
 	{"ignores the topic of dedupe keys", "dedupe-key-makes-duplicate", stages(func(m *waybill.Message) { m.Topic = "one" })},
-	{"names the duplicate instead of the live one", "dedupe-key-makes-duplicate", broken{staged: func(s []waybill.Staged) {
-		for i := range s {
-			if s[i].Duplicate {
-				s[i].ID = waybill.NewID()
-			}
+	{"names the duplicate instead of the live one", "dedupe-key-makes-duplicate", eachStaged(func(s *waybill.Staged) {
+		if s.Duplicate {
+			s.ID = waybill.NewID()
 		}
-	}}},
-	{
-		"a call's messages get its first dedupe key", "dedupe-key-beside-others",
-		broken{messages: func(msgs []waybill.Message) []waybill.Message {
-			for i := range msgs {
-				if msgs[i].DedupeKey != "" {
-					msgs[i].DedupeKey = "same"
-				}
-			}
-			return msgs
-		}},
-	},
-	{
-		"dedupe keys are never free again", "dedupe-key-is-free-when-settled",
-		broken{settle: func(_ *broken, o core.Outcome, r *core.Record) core.Outcome {
-			return released(o, r)
-		}},
-	},
+	})},
+	{"a call's messages get its first dedupe key", "dedupe-key-beside-others", stages(func(m *waybill.Message) {
+		if m.DedupeKey != "" {
+			m.DedupeKey = "same"
+		}
+	})},
+	{"dedupe keys are never free again", "dedupe-key-is-free-when-settled", broken{settle: func(_ *broken, o core.Outcome, r *core.Record) core.Outcome { return released(o, r) }}},
 	{"keeps the old one", "replace-takes-the-place", stages(func(m *waybill.Message) { m.Replace = false })},
 	{"stages beside the old one", "replace-takes-the-place", stages(func(m *waybill.Message) {
 		if m.Replace {
 			m.DedupeKey, m.Replace = "", false
 		}
 	})},
-	{"does not say what became of the old one", "replace-takes-the-place", broken{staged: func(s []waybill.Staged) {
-		for i := range s {
-			s[i].Replaced = waybill.CancelNotFound
-		}
-	}}},
+	{"does not say what became of the old one", "replace-takes-the-place", eachStaged(func(s *waybill.Staged) { s.Replaced = waybill.CancelNotFound })},
 	{"drops replacements that meet", "replace-latest-of-many-wins", stages(func(m *waybill.Message) { m.Replace = false })},
-	{"replaces what is in flight without a word", "replace-of-held-lets-both-live", broken{staged: func(s []waybill.Staged) {
-		for i := range s {
-			if s[i].Replaced == waybill.CancelInFlight {
-				s[i].Replaced = waybill.CancelDone
-			}
+	{"replaces what is in flight without a word", "replace-of-held-lets-both-live", eachStaged(func(s *waybill.Staged) {
+		if s.Replaced == waybill.CancelInFlight {
+			s.Replaced = waybill.CancelDone
 		}
-	}}},
-	{"cancels nothing", "cancel-ends", broken{cancel: func(_ context.Context, _ *brokenTx,
-		keys []waybill.CancelKey,
-	) ([]waybill.CancelStatus, error) {
-		return slices.Repeat([]waybill.CancelStatus{waybill.CancelDone}, len(keys)), nil
-	}}},
-	{"cancels all topics", "cancel-ends", broken{cancel: func(ctx context.Context, t *brokenTx,
-		keys []waybill.CancelKey,
-	) ([]waybill.CancelStatus, error) {
+	})},
+	{"cancels nothing", "cancel-ends", cancelsNothing},
+	{"cancels all topics", "cancel-ends", broken{cancel: func(ctx context.Context, t *brokenTx, keys []waybill.CancelKey) ([]waybill.CancelStatus, error) {
 		keys = slices.Clone(keys)
 		for i := range keys {
 			if keys[i].Topic != "" {
@@ -89,14 +66,11 @@ var cancelFaults = []faulty{
 		}
 		return t.b.inner.Cancel(ctx, t.tx, keys...)
 	}}},
-	{
-		"answers in another order", "cancel-ends",
-		broken{cancel: func(ctx context.Context, t *brokenTx, keys []waybill.CancelKey) ([]waybill.CancelStatus, error) {
-			got, err := t.b.inner.Cancel(ctx, t.tx, keys...)
-			slices.Reverse(got)
-			return got, err
-		}},
-	},
+	{"answers in another order", "cancel-ends", broken{cancel: func(ctx context.Context, t *brokenTx, keys []waybill.CancelKey) ([]waybill.CancelStatus, error) {
+		got, err := t.b.inner.Cancel(ctx, t.tx, keys...)
+		slices.Reverse(got)
+		return got, err
+	}}},
 	{"always says maybe", "cancel-ends", answers(waybill.CancelUncertain, waybill.CancelDone)},
 	{"finds nothing that is held", "cancel-of-held-is-in-flight", answers(waybill.CancelNotFound, waybill.CancelInFlight)},
 	{"never says maybe", "cancel-says-maybe", answers(waybill.CancelDone, waybill.CancelUncertain)},
@@ -109,27 +83,19 @@ var cancelFaults = []faulty{
 		}
 		return o
 	}}},
-	{
-		"cancels at once", "cancel-rolled-back-leaves-message",
-		broken{cancel: func(ctx context.Context, t *brokenTx, keys []waybill.CancelKey) ([]waybill.CancelStatus, error) {
-			tx := t.b.inner.Begin()
-			got, err := t.b.inner.Cancel(ctx, tx, keys...)
-			return got, errors.Join(err, tx.Commit())
-		}},
-	},
-	{
-		"does not see its own messages", "cancel-within-a-transaction",
-		broken{cancel: func(ctx context.Context, t *brokenTx, keys []waybill.CancelKey) ([]waybill.CancelStatus, error) {
-			tx := t.b.inner.Begin()
-			defer tx.Rollback()
-			ctx, cancel := context.WithTimeout(ctx, storetest.Timeout/100)
-			defer cancel()
-			return t.b.inner.Cancel(ctx, tx, keys...)
-		}},
-	},
-	{"takes any key", "cancel-refuses-bad-keys", broken{cancel: func(_ context.Context, _ *brokenTx,
-		keys []waybill.CancelKey,
-	) ([]waybill.CancelStatus, error) {
+	{"cancels at once", "cancel-rolled-back-leaves-message", broken{cancel: func(ctx context.Context, t *brokenTx, keys []waybill.CancelKey) ([]waybill.CancelStatus, error) {
+		tx := t.b.inner.Begin()
+		got, err := t.b.inner.Cancel(ctx, tx, keys...)
+		return got, errors.Join(err, tx.Commit())
+	}}},
+	{"does not see its own messages", "cancel-within-a-transaction", broken{cancel: func(ctx context.Context, t *brokenTx, keys []waybill.CancelKey) ([]waybill.CancelStatus, error) {
+		tx := t.b.inner.Begin()
+		defer tx.Rollback()
+		ctx, cancel := context.WithTimeout(ctx, storetest.Timeout/100)
+		defer cancel()
+		return t.b.inner.Cancel(ctx, tx, keys...)
+	}}},
+	{"takes any key", "cancel-refuses-bad-keys", broken{cancel: func(_ context.Context, _ *brokenTx, keys []waybill.CancelKey) ([]waybill.CancelStatus, error) {
 		return make([]waybill.CancelStatus, len(keys)), nil
 	}}},
 	{"cancels what was sent", "cancel-races-with-hand-out", answers(waybill.CancelDone, waybill.CancelInFlight, waybill.CancelNotFound)},
@@ -137,12 +103,7 @@ var cancelFaults = []faulty{
 	{"keeps the old one", "replace-within-a-transaction", stages(func(m *waybill.Message) { m.Replace = false })},
 	{"replaces at once", "replace-rolled-back-leaves-the-old", broken{commits: true}},
 	{"cancels what may be out", "cancel-of-due-is-in-flight", answers(waybill.CancelDone)},
-	{
-		"cancels nothing", "cancel-of-head-frees-key",
-		broken{cancel: func(_ context.Context, _ *brokenTx, keys []waybill.CancelKey) ([]waybill.CancelStatus, error) {
-			return slices.Repeat([]waybill.CancelStatus{waybill.CancelDone}, len(keys)), nil
-		}},
-	},
+	{"cancels nothing", "cancel-of-head-frees-key", cancelsNothing},
 	{"does not say how long a record lives", "expired-is-abandoned", broken{record: func(r *core.Record) { r.ExpiresIn = 0 }}},
 	{"tells nobody", "owner-is-notified-of-cancel", mute},
 	{"never says maybe", "rules-cancel", answers(waybill.CancelDone, waybill.CancelUncertain)},
@@ -164,11 +125,7 @@ var cancelFaults = []faulty{
 	{"nobody is told of a sweep", "rules-sweep", mute},
 	{"nobody is told of a decision", "rules-decide", mute},
 	{"nobody is told of a purge", "rules-purge", mute},
-	{"counts what is held as due", "rules-counts", broken{counts: func(cs []admin.Count) {
-		for i := range cs {
-			cs[i].Due = cs[i].N
-		}
-	}}},
+	{"counts what is held as due", "rules-counts", eachCount(func(c *admin.Count) { c.Due = c.N })},
 	{"nobody is told of a decision about a head", "rules-heads", mute},
 	{"a member that leaves flags nobody", "rules-moves", broken{heartbeat: func(m *core.HeartbeatRequest) {
 		if m.Leave {

@@ -21,13 +21,28 @@ func (b *broken) Clean(ctx context.Context, owner string, lease time.Duration) (
 
 // WithRetention returns a harness with the same fault.
 func (b *broken) WithRetention(_ context.Context, r waybill.Retention) (storetest.Harness, error) {
-	if b.retain != nil {
-		r = b.retain(r)
-	}
+	spoil(b.retain, &r)
 	inner, err := memory.New(memory.Options{Source: "/test", Retention: r})
 	other := *b
 	other.inner = inner
 	return &other, err
+}
+
+// cleans is a fault in the question of a cleaner.
+func cleans(fn func(owner *string, lease *time.Duration)) broken {
+	return broken{clean: func(ctx context.Context, b *broken, owner string, lease time.Duration) (core.Cleaned, error) {
+		fn(&owner, &lease)
+		return b.inner.Clean(ctx, owner, lease)
+	}}
+}
+
+// cleaned is a fault in the answer to a cleaner.
+func cleaned(fn func(done *core.Cleaned)) broken {
+	return broken{clean: func(ctx context.Context, b *broken, owner string, lease time.Duration) (core.Cleaned, error) {
+		done, err := b.inner.Clean(ctx, owner, lease)
+		fn(&done)
+		return done, err
+	}}
 }
 
 // settling is a cleaner that settles what was read and is none of its business.
@@ -95,28 +110,12 @@ func lonely(ctx context.Context, b *broken, owner string, lease time.Duration) (
 
 // cleanFaults are cleaners with one fault each, and the check that must notice.
 var cleanFaults = []faulty{
-	{"everybody is elected", "clean-elects-one", broken{clean: func(ctx context.Context, b *broken, _ string,
-		lease time.Duration,
-	) (core.Cleaned, error) {
-		return b.inner.Clean(ctx, "all", lease)
+	{"everybody is elected", "clean-elects-one", cleans(func(owner *string, _ *time.Duration) { *owner = "all" })},
+	{"a lease never ends", "clean-elects-one", cleans(func(_ *string, lease *time.Duration) { *lease = time.Hour })},
+	{"a lease cannot be renewed", "clean-elects-one", cleans(func(owner *string, _ *time.Duration) { *owner = waybill.NewID() })},
+	{"nothing is swept", "clean-sweeps-what-expired", broken{clean: func(context.Context, *broken, string, time.Duration) (core.Cleaned, error) {
+		return core.Cleaned{Leader: true}, nil
 	}}},
-	{"a lease never ends", "clean-elects-one", broken{clean: func(ctx context.Context, b *broken, owner string,
-		_ time.Duration,
-	) (core.Cleaned, error) {
-		return b.inner.Clean(ctx, owner, time.Hour)
-	}}},
-	{
-		"a lease cannot be renewed", "clean-elects-one",
-		broken{clean: func(ctx context.Context, b *broken, _ string, lease time.Duration) (core.Cleaned, error) {
-			return b.inner.Clean(ctx, waybill.NewID(), lease)
-		}},
-	},
-	{
-		"nothing is swept", "clean-sweeps-what-expired",
-		broken{clean: func(context.Context, *broken, string, time.Duration) (core.Cleaned, error) {
-			return core.Cleaned{Leader: true}, nil
-		}},
-	},
 	{"held ones are swept", "clean-sweeps-what-expired", settling(
 		func(r *core.Record) core.Outcome {
 			return core.Abandon(r, waybill.ReasonExpired, errors.New("expired"))
@@ -128,48 +127,18 @@ var cleanFaults = []faulty{
 	{"nobody counts as owner", "clean-leaves-what-is-due-to-its-owner", broken{clean: lonely}},
 	{"an owner of a partition counts as owner of all", "clean-leaves-what-is-due-to-its-owner", broken{clean: owning}},
 	{"held ones are deleted", "clean-never-deletes-what-is-not-settled", settling(core.Published, func(*core.Record) bool { return true })},
-	{"nothing is deleted", "clean-never-deletes-what-is-not-settled", broken{retain: func(waybill.Retention) waybill.Retention {
-		return waybill.Retention{Abandoned: -1}
-	}}},
-	{
-		"deleted ones are not counted", "clean-never-deletes-what-is-not-settled",
-		broken{clean: func(ctx context.Context, b *broken, owner string, lease time.Duration) (core.Cleaned, error) {
-			done, err := b.inner.Clean(ctx, owner, lease)
-			done.Deleted = nil
-			return done, err
-		}},
-	},
-	{"deleted before their time", "clean-keeps-what-retention-says", broken{retain: func(waybill.Retention) waybill.Retention {
-		return waybill.Retention{Abandoned: 1}
-	}}},
-	{
-		"kept for ever", "clean-keeps-what-retention-says",
-		broken{retain: func(waybill.Retention) waybill.Retention { return waybill.Retention{} }},
-	},
-	{
-		"published ones are not kept", "published-records-are-kept-for-their-retention",
-		broken{retain: func(r waybill.Retention) waybill.Retention {
-			r.Published = 0
-			return r
-		}},
-	},
-	{
-		"published ones are kept for ever", "published-records-are-kept-for-their-retention",
-		broken{retain: func(r waybill.Retention) waybill.Retention {
-			r.Published = -1
-			return r
-		}},
-	},
+	{"nothing is deleted", "clean-never-deletes-what-is-not-settled", broken{retain: func(r *waybill.Retention) { *r = waybill.Retention{Abandoned: -1} }}},
+	{"deleted ones are not counted", "clean-never-deletes-what-is-not-settled", cleaned(func(done *core.Cleaned) { done.Deleted = nil })},
+	{"deleted before their time", "clean-keeps-what-retention-says", broken{retain: func(r *waybill.Retention) { *r = waybill.Retention{Abandoned: 1} }}},
+	{"kept for ever", "clean-keeps-what-retention-says", broken{retain: func(r *waybill.Retention) { *r = waybill.Retention{} }}},
+	{"published ones are not kept", "published-records-are-kept-for-their-retention", broken{retain: func(r *waybill.Retention) { r.Published = 0 }}},
+	{"published ones are kept for ever", "published-records-are-kept-for-their-retention", broken{retain: func(r *waybill.Retention) { r.Published = -1 }}},
 	{"nobody is told of a sweep", "owner-is-notified-of-sweep", mute},
 	{"tells the owner that is to come", "nobody-is-notified-of-a-route-never-served", broken{page: func(_ *broken, p *core.ReadResult) {
 		p.Notices = append(p.Notices, core.Notice{Number: 1, Kind: core.NoticeReread})
 	}}},
 	{"nobody is told of a deletion", "owner-is-notified-of-deletion", mute},
-	{"anything goes", "clean-refuses-bad-input", broken{clean: func(ctx context.Context, b *broken, owner string,
-		lease time.Duration,
-	) (core.Cleaned, error) {
-		return b.inner.Clean(ctx, owner+"x", max(lease, time.Millisecond))
-	}}},
+	{"anything goes", "clean-refuses-bad-input", cleans(func(owner *string, lease *time.Duration) { *owner, *lease = *owner+"x", max(*lease, time.Millisecond) })},
 }
 
 // mute drops all notices.

@@ -147,14 +147,6 @@ var sweeping = broken{clean: func(ctx context.Context, b *broken, owner string, 
 	return b.inner.Clean(ctx, owner, lease)
 }}
 
-func oldest(fn func(c *admin.Count)) broken {
-	return broken{counts: func(cs []admin.Count) {
-		for i := range cs {
-			fn(&cs[i])
-		}
-	}}
-}
-
 // keepsCrashes hands redriven records out with the crashes that they had.
 var keepsCrashes = broken{page: func(b *broken, p *core.ReadResult) {
 	for _, rs := range p.Ranges {
@@ -206,19 +198,15 @@ var lastingFaults = []faulty{
 	{"remembers the head", "deleted-head-frees-its-key", sticky},
 	{"remembers the head", "purged-head-frees-its-key", sticky},
 	{"cleans behind locks", "clean-passes-what-is-locked", locking},
-	{"knows no age", "oldest-counts-from-due", oldest(func(c *admin.Count) { c.Oldest = 0 })},
-	{"knows no age of what is held", "oldest-counts-from-due", oldest(func(c *admin.Count) {
+	{"knows no age", "oldest-counts-from-due", eachCount(func(c *admin.Count) { c.Oldest = 0 })},
+	{"knows no age of what is held", "oldest-counts-from-due", eachCount(func(c *admin.Count) {
 		if c.State == core.StateProcessing {
 			c.Oldest = 0
 		}
 	})},
-	{"takes all for due", "what-is-due-is-counted", broken{counts: func(cs []admin.Count) {
-		for i := range cs {
-			cs[i].Due = cs[i].N
-		}
-	}}},
-	{"knows the age of the newest", "oldest-counts-from-due", oldest(func(c *admin.Count) { c.Oldest = min(c.Oldest, time.Millisecond) })},
-	{"counts the age of what is scheduled", "oldest-counts-from-due", oldest(func(c *admin.Count) { c.Oldest += time.Second })},
+	{"takes all for due", "what-is-due-is-counted", eachCount(func(c *admin.Count) { c.Due = c.N })},
+	{"knows the age of the newest", "oldest-counts-from-due", eachCount(func(c *admin.Count) { c.Oldest = min(c.Oldest, time.Millisecond) })},
+	{"counts the age of what is scheduled", "oldest-counts-from-due", eachCount(func(c *admin.Count) { c.Oldest += time.Second })},
 	{"takes a local time for UTC", "deliver-at-knows-time-zones", stages(func(m *waybill.Message) {
 		if at := m.DeliverAt; !at.IsZero() {
 			m.DeliverAt = time.Date(at.Year(), at.Month(), at.Day(), at.Hour(), at.Minute(), at.Second(), at.Nanosecond(), time.UTC)

@@ -35,9 +35,7 @@ func (b *brokenOps) Store() core.OutboxStore { return b }
 
 func (b *brokenOps) Inspect(ctx context.Context, route, id string) (admin.Stored, error) {
 	st, err := b.inner.Inspect(ctx, route, id)
-	if b.seen != nil {
-		b.seen(&st)
-	}
+	spoil(b.seen, &st)
 	return st, err
 }
 
@@ -46,9 +44,7 @@ func (b *brokenOps) List(ctx context.Context, f admin.Filter, p admin.PageReques
 		b.list(&f, &p)
 	}
 	l, err := b.inner.List(ctx, f, p)
-	if b.listed != nil {
-		b.listed(&l)
-	}
+	spoil(b.listed, &l)
 	return l, err
 }
 
@@ -56,9 +52,7 @@ func (b *brokenOps) Redrive(ctx context.Context, req admin.RedriveRequest) (admi
 	if b.before != nil {
 		b.before(b)
 	}
-	if b.redrive != nil {
-		b.redrive(&req)
-	}
+	spoil(b.redrive, &req)
 	r, err := b.inner.Redrive(ctx, req)
 	if b.redrove != nil {
 		b.redrove(&r, &err)
@@ -67,9 +61,7 @@ func (b *brokenOps) Redrive(ctx context.Context, req admin.RedriveRequest) (admi
 }
 
 func (b *brokenOps) PurgeRecords(ctx context.Context, req admin.PurgeRequest) (admin.Purged, error) {
-	if b.purge != nil {
-		b.purge(&req)
-	}
+	spoil(b.purge, &req)
 	r, err := b.inner.PurgeRecords(ctx, req)
 	if b.purged != nil {
 		b.purged(&r, &err)
@@ -110,12 +102,20 @@ func (b *brokenOps) DecideHead(ctx context.Context, route, key, id string, a adm
 // above makes the harness of a fault of operators' calls.
 func (b brokenOps) above(below *broken) storetest.Harness {
 	if b.broken != nil {
-		inner, mu, last, open := below.inner, below.mu, below.last, below.open
+		inner := below.inner
 		*below = *b.broken
-		below.inner, below.mu, below.last, below.open = inner, mu, last, open
+		below.on(inner)
 	}
 	b.broken = below
 	return &b
+}
+
+func eachListed(fn func(st *admin.Stored)) brokenOps {
+	return brokenOps{listed: func(l *admin.Listing) { each(l.Records, fn) }}
+}
+
+func eachKey(fn func(key *admin.BlockedKey)) brokenOps {
+	return brokenOps{blocked: func(keys []admin.BlockedKey, _ *bool) { each(keys, fn) }}
 }
 
 var opsFaults = []faultyOps{
@@ -134,11 +134,7 @@ var opsFaults = []faultyOps{
 			l.Next++
 		}
 	}}},
-	{"hands out bodies", "list-pages-in-order", brokenOps{listed: func(l *admin.Listing) {
-		for i := range l.Records {
-			l.Records[i].Envelope.Body = []byte("x")
-		}
-	}}},
+	{"hands out bodies", "list-pages-in-order", eachListed(func(st *admin.Stored) { st.Envelope.Body = []byte("x") })},
 	{"filters by route alone", "list-filters", brokenOps{list: func(f *admin.Filter,
 		_ *admin.PageRequest,
 	) {
@@ -148,10 +144,7 @@ var opsFaults = []faultyOps{
 	{"gives up at its budget", "list-keeps-its-budget", brokenOps{listed: func(l *admin.Listing) { l.Next = 0 }}},
 	{"ends where its budget does", "ids-are-found-behind-others", brokenOps{listed: func(l *admin.Listing) { l.Next = 0 }}},
 	{"looks at few", "ids-are-found-behind-others", brokenOps{seen: func(st *admin.Stored) { *st = admin.Stored{} }}},
-	{
-		"takes what it gets", "list-refuses-bad-input",
-		brokenOps{list: func(f *admin.Filter, p *admin.PageRequest) { *f, *p = admin.Filter{}, admin.PageRequest{} }},
-	},
+	{"takes what it gets", "list-refuses-bad-input", brokenOps{list: func(f *admin.Filter, p *admin.PageRequest) { *f, *p = admin.Filter{}, admin.PageRequest{} }}},
 	{"does nothing", "redrive-puts-back", brokenOps{redrive: func(r *admin.RedriveRequest) { r.DryRun = true }}},
 	{"does nothing", "redrive-wakes", brokenOps{redrive: func(r *admin.RedriveRequest) { r.DryRun = true }}},
 	{"keeps the body", "redrive-repairs", brokenOps{redrive: func(r *admin.RedriveRequest) { r.Body = nil }}},
@@ -163,10 +156,7 @@ var opsFaults = []faultyOps{
 	{"never forces", "redrive-refuses-expired", brokenOps{redrive: func(r *admin.RedriveRequest) { r.Force = false }}},
 	{"forces", "redrive-refuses-beyond-horizon", brokenOps{redrive: func(r *admin.RedriveRequest) { r.Force = true }}},
 	{"forces", "redrive-refuses-out-of-order", brokenOps{redrive: func(r *admin.RedriveRequest) { r.Force = true }}},
-	{
-		"does not know that the key was blocked", "redrive-refuses-out-of-order",
-		brokenOps{redrive: func(r *admin.RedriveRequest) { r.BlockAfterAbandon = false }},
-	},
+	{"does not know that the key was blocked", "redrive-refuses-out-of-order", brokenOps{redrive: func(r *admin.RedriveRequest) { r.BlockAfterAbandon = false }}},
 	{"takes an empty filter for all", "redrive-asks-for-all", brokenOps{redrive: func(r *admin.RedriveRequest) { r.All = true }}},
 	{"hides refusals", "redrive-asks-for-all", brokenOps{redrove: func(_ *admin.Redriven, err *error) { *err = nil }}},
 	{"does nothing", "purge-deletes-what-ended", brokenOps{purge: func(r *admin.PurgeRequest) { r.DryRun = true }}},
@@ -180,51 +170,26 @@ var opsFaults = []faultyOps{
 	{"does nothing", "purge-frees-dedupe-keys", brokenOps{purge: func(r *admin.PurgeRequest) { r.DryRun = true }}},
 	{"tells nobody", "owner-is-notified-of-purge", brokenOps{broken: &mute}},
 	{"takes an empty filter for all", "purge-asks-for-all", brokenOps{purge: func(r *admin.PurgeRequest) { r.All = true }}},
-	{"hides what cannot be read", "list-shows-what-cannot-be-read", brokenOps{listed: func(l *admin.Listing) {
-		for i := range l.Records {
-			l.Records[i].Err = nil
-		}
-	}}},
+	{"hides what cannot be read", "list-shows-what-cannot-be-read", eachListed(func(st *admin.Stored) { st.Err = nil })},
 	{"takes what is held", "redrive-takes-no-held", brokenOps{before: func(b *brokenOps) {
 		for _, r := range b.last {
 			b.inner.Settle(context.Background(), b.self, []core.Outcome{core.Retry(&r, errors.New("taken"), time.Hour)})
 		}
 	}}},
-	{
-		"refuses without a word", "redrive-minds-dedupe-keys",
-		brokenOps{redrove: func(r *admin.Redriven, _ *error) { r.Matched, r.Refused = r.Changed, nil }},
-	},
-	{
-		"leaves out what was replaced", "redrive-of-what-was-replaced",
-		brokenOps{redrive: func(r *admin.RedriveRequest) { r.Filter.IDs = nil; r.Filter.States = []core.State{core.StateAbandoned} }},
-	},
-	{
-		"forgets that it may have arrived", "redrive-remembers-maybe-sent",
-		brokenOps{broken: new(outcomesOf(core.EventCrashesSpent, func(o core.Outcome, r *core.Record) core.Outcome {
-			return core.Abandon(r, o.Reason(), errors.New(o.Error()))
-		}))},
-	},
+	{"refuses without a word", "redrive-minds-dedupe-keys", brokenOps{redrove: func(r *admin.Redriven, _ *error) { r.Matched, r.Refused = r.Changed, nil }}},
+	{"leaves out what was replaced", "redrive-of-what-was-replaced", brokenOps{redrive: func(r *admin.RedriveRequest) { r.Filter.IDs = nil; r.Filter.States = []core.State{core.StateAbandoned} }}},
+	{"forgets that it may have arrived", "redrive-remembers-maybe-sent", brokenOps{broken: new(outcomesOf(core.EventCrashesSpent, func(o core.Outcome, r *core.Record) core.Outcome {
+		return core.Abandon(r, o.Reason(), errors.New(o.Error()))
+	}))}},
 	{"tells nobody", "owner-is-notified-of-redrive", brokenOps{broken: &mute}},
 	{"tells nobody", "owner-is-notified-of-decisions", brokenOps{broken: &mute}},
 	{"always blocks", "blocked-keys-are-listed", brokenOps{keys: func(block *bool, _ *string) { *block = true }}},
 	{"never blocks", "blocked-keys-are-listed", brokenOps{keys: func(block *bool, _ *string) { *block = false }}},
 	{"begins again", "blocked-keys-in-pages", brokenOps{keys: func(_ *bool, after *string) { *after = "" }}},
 	{"says that this is all", "blocked-keys-in-pages", brokenOps{blocked: func(_ []admin.BlockedKey, more *bool) { *more = false }}},
-	{"counts nothing behind", "blocked-keys-are-listed", brokenOps{blocked: func(keys []admin.BlockedKey, _ *bool) {
-		for i := range keys {
-			keys[i].Behind = 0
-		}
-	}}},
-	{"knows no paused topic", "keys-behind-a-paused-topic", brokenOps{blocked: func(keys []admin.BlockedKey, _ *bool) {
-		for i := range keys {
-			keys[i].Cause = "retry"
-		}
-	}}},
-	{"counts the head", "keys-behind-a-paused-topic", brokenOps{blocked: func(keys []admin.BlockedKey, _ *bool) {
-		for i := range keys {
-			keys[i].Behind++
-		}
-	}}},
+	{"counts nothing behind", "blocked-keys-are-listed", eachKey(func(key *admin.BlockedKey) { key.Behind = 0 })},
+	{"knows no paused topic", "keys-behind-a-paused-topic", eachKey(func(key *admin.BlockedKey) { key.Cause = "retry" })},
+	{"counts the head", "keys-behind-a-paused-topic", eachKey(func(key *admin.BlockedKey) { key.Behind++ })},
 	{"knows nothing", "waits-are-explained", brokenOps{stands: func(_ *admin.Stored, in *admin.Hindrances) { *in = admin.Hindrances{} }}},
 	{"knows no key", "waits-are-explained", brokenOps{stands: func(_ *admin.Stored, in *admin.Hindrances) { in.Ahead = nil }}},
 	{"knows no topic", "waits-are-explained", brokenOps{stands: func(_ *admin.Stored, in *admin.Hindrances) { in.Trial = nil }}},
@@ -239,60 +204,45 @@ var opsFaults = []faultyOps{
 		}
 	}}},
 	{"takes every record for locked", "locks-are-explained", brokenOps{stands: func(_ *admin.Stored, in *admin.Hindrances) { in.Locked = true }}},
-	{"does nothing", "head-skip", brokenOps{decide: func(*brokenOps, string, string, *string, *admin.HeadAction) bool { return true }}},
+	{"does nothing", "head-skip", brokenOps{decide: doesNothing}},
 	{"sets aside", "head-skip", brokenOps{decide: as(admin.HeadSetAside)}},
 	{"requeues", "head-skip", brokenOps{decide: as(admin.HeadRequeue)}},
 	{"skips", "head-set-aside", brokenOps{decide: as(admin.HeadSkip)}},
 	{"skips", "head-requeue", brokenOps{decide: as(admin.HeadSkip)}},
 	{"skips", "head-of-abandoned-key", brokenOps{decide: as(admin.HeadSkip)}},
-	{"does nothing", "head-of-abandoned-key", brokenOps{decide: func(*brokenOps, string, string, *string,
-		*admin.HeadAction,
-	) bool {
-		return true
+	{"does nothing", "head-of-abandoned-key", brokenOps{decide: doesNothing}},
+	{"takes the head whatever the id", "head-must-be-the-head", brokenOps{decide: func(b *brokenOps, route, key string, id *string, _ *admin.HeadAction) bool {
+		if keys, _, _ := b.inner.BlockedKeys(context.Background(),
+			admin.BlockedKeysRequest{Route: route, BlockAfterAbandon: true, Limit: 1}); len(keys) == 1 && keys[0].Key == key {
+			*id = keys[0].Head.Envelope.ID
+		}
+		return false
 	}}},
-	{
-		"takes the head whatever the id", "head-must-be-the-head",
-		brokenOps{decide: func(b *brokenOps, route, key string, id *string, _ *admin.HeadAction) bool {
-			if keys, _, _ := b.inner.BlockedKeys(context.Background(),
-				admin.BlockedKeysRequest{Route: route, BlockAfterAbandon: true, Limit: 1}); len(keys) == 1 && keys[0].Key == key {
-				*id = keys[0].Head.Envelope.ID
-			}
-			return false
-		}},
-	},
 	{"says not found of what is in flight", "head-must-be-the-head", brokenOps{decided: func(err error) error {
 		if errors.Is(err, waybill.ErrInFlight) {
 			return waybill.ErrNotFound
 		}
 		return err
 	}}},
-	{"does nothing", "decide-without-owner", brokenOps{decide: func(*brokenOps, string, string, *string,
-		*admin.HeadAction,
-	) bool {
-		return true
-	}}},
-	{
-		"waits for an owner that is not there", "decide-without-owner",
-		brokenOps{decided: func(err error) error { return errors.Join(err, waybill.ErrInFlight) }},
-	},
+	{"does nothing", "decide-without-owner", brokenOps{decide: doesNothing}},
+	{"waits for an owner that is not there", "decide-without-owner", brokenOps{decided: func(err error) error { return errors.Join(err, waybill.ErrInFlight) }}},
 	{"tells nobody", "decide-through-owner", brokenOps{broken: &mute}},
 	{"skips", "decide-through-owner", brokenOps{decide: as(admin.HeadSkip)}},
-	{
-		"does it instead of the owner", "decide-waits-for-what-is-out",
-		brokenOps{decide: func(b *brokenOps, _, _ string, id *string, _ *admin.HeadAction) bool {
-			for _, r := range b.last {
-				if r.ID == *id {
-					b.inner.Settle(context.Background(), b.self, []core.Outcome{core.Cancel(&r, waybill.ReasonSkipped)})
-				}
+	{"does it instead of the owner", "decide-waits-for-what-is-out", brokenOps{decide: func(b *brokenOps, _, _ string, id *string, _ *admin.HeadAction) bool {
+		for _, r := range b.last {
+			if r.ID == *id {
+				b.inner.Settle(context.Background(), b.self, []core.Outcome{core.Cancel(&r, waybill.ReasonSkipped)})
 			}
-			return true
-		}},
-	},
+		}
+		return true
+	}}},
 	{"says that all is well", "decide-waits-for-what-is-out", brokenOps{decided: func(error) error { return nil }}},
 	{"says that all is well", "decide-stands-when-nobody-acts", brokenOps{decided: func(error) error { return nil }}},
 	{"ignores its context", "decide-heeds-its-context", brokenOps{broken: &broken{deaf: true}}},
 	{"accepts everything", "head-refuses-bad-input", brokenOps{decided: func(error) error { return nil }}},
 }
+
+func doesNothing(*brokenOps, string, string, *string, *admin.HeadAction) bool { return true }
 
 func as(a admin.HeadAction) func(*brokenOps, string, string, *string, *admin.HeadAction) bool {
 	return func(_ *brokenOps, _, _ string, _ *string, action *admin.HeadAction) bool {

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -15,7 +14,6 @@ import (
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/core/storetest"
 	"github.com/waybill-go/waybill/hlc"
-	"github.com/waybill-go/waybill/store/memory"
 )
 
 // hostile is a store, and a harness, that asks spoils before each call. If it says yes the call answers nothing.
@@ -26,32 +24,28 @@ type hostile struct {
 
 func (h *hostile) Store() core.OutboxStore { return h }
 
-func (h *hostile) Heartbeat(ctx context.Context, m core.HeartbeatRequest) (core.Membership, error) {
-	if h.spoils("Heartbeat") {
-		return core.Membership{}, nil
+// call makes a call, or answers nothing.
+func call[T any](h *hostile, method string, fn func() (T, error)) (answer T, err error) {
+	if h.spoils(method) {
+		return answer, nil
 	}
-	return h.brokenOps.Heartbeat(ctx, m)
+	return fn()
+}
+
+func (h *hostile) Heartbeat(ctx context.Context, m core.HeartbeatRequest) (core.Membership, error) {
+	return call(h, "Heartbeat", func() (core.Membership, error) { return h.brokenOps.Heartbeat(ctx, m) })
 }
 
 func (h *hostile) Read(ctx context.Context, self core.Session, l core.ReadRequest) (core.ReadResult, error) {
-	if h.spoils("Read") {
-		return core.ReadResult{}, nil
-	}
-	return h.brokenOps.Read(ctx, self, l)
+	return call(h, "Read", func() (core.ReadResult, error) { return h.brokenOps.Read(ctx, self, l) })
 }
 
 func (h *hostile) Hold(ctx context.Context, self core.Session, w core.HoldRequest) ([]core.HoldResult, error) {
-	if h.spoils("Take") {
-		return nil, nil
-	}
-	return h.brokenOps.Hold(ctx, self, w)
+	return call(h, "Take", func() ([]core.HoldResult, error) { return h.brokenOps.Hold(ctx, self, w) })
 }
 
 func (h *hostile) Due(ctx context.Context, self core.Session, parts []core.RouteSlots, limit int) (core.DueResult, error) {
-	if h.spoils("Due") {
-		return core.DueResult{}, nil
-	}
-	return h.brokenOps.Due(ctx, self, parts, limit)
+	return call(h, "Due", func() (core.DueResult, error) { return h.brokenOps.Due(ctx, self, parts, limit) })
 }
 
 func (h *hostile) Settle(ctx context.Context, self core.Session, os []core.Outcome) core.Results {
@@ -62,59 +56,35 @@ func (h *hostile) Settle(ctx context.Context, self core.Session, os []core.Outco
 }
 
 func (h *hostile) Wait(ctx context.Context, routes []string, limit time.Duration) (core.WakeCause, error) {
-	if h.spoils("Wait") {
-		return "", nil
-	}
-	return h.brokenOps.Wait(ctx, routes, limit)
+	return call(h, "Wait", func() (core.WakeCause, error) { return h.brokenOps.Wait(ctx, routes, limit) })
 }
 
 func (h *hostile) Clean(ctx context.Context, owner string, lease time.Duration) (core.Cleaned, error) {
-	if h.spoils("Clean") {
-		return core.Cleaned{}, nil
-	}
-	return h.brokenOps.Clean(ctx, owner, lease)
+	return call(h, "Clean", func() (core.Cleaned, error) { return h.brokenOps.Clean(ctx, owner, lease) })
 }
 
 func (h *hostile) Counts(ctx context.Context) ([]admin.Count, error) {
-	if h.spoils("Counts") {
-		return nil, nil
-	}
-	return h.brokenOps.Counts(ctx)
+	return call(h, "Counts", func() ([]admin.Count, error) { return h.brokenOps.Counts(ctx) })
 }
 
 func (h *hostile) HighWater(ctx context.Context) (hlc.Timestamp, error) {
-	if h.spoils("HighWater") {
-		return 0, nil
-	}
-	return h.brokenOps.HighWater(ctx)
+	return call(h, "HighWater", func() (hlc.Timestamp, error) { return h.brokenOps.HighWater(ctx) })
 }
 
 func (h *hostile) Inspect(ctx context.Context, route, id string) (admin.Stored, error) {
-	if h.spoils("Inspect") {
-		return admin.Stored{}, nil
-	}
-	return h.brokenOps.Inspect(ctx, route, id)
+	return call(h, "Inspect", func() (admin.Stored, error) { return h.brokenOps.Inspect(ctx, route, id) })
 }
 
 func (h *hostile) List(ctx context.Context, f admin.Filter, p admin.PageRequest) (admin.Listing, error) {
-	if h.spoils("List") {
-		return admin.Listing{}, nil
-	}
-	return h.brokenOps.List(ctx, f, p)
+	return call(h, "List", func() (admin.Listing, error) { return h.brokenOps.List(ctx, f, p) })
 }
 
 func (h *hostile) Redrive(ctx context.Context, req admin.RedriveRequest) (admin.Redriven, error) {
-	if h.spoils("Redrive") {
-		return admin.Redriven{}, nil
-	}
-	return h.brokenOps.Redrive(ctx, req)
+	return call(h, "Redrive", func() (admin.Redriven, error) { return h.brokenOps.Redrive(ctx, req) })
 }
 
 func (h *hostile) PurgeRecords(ctx context.Context, req admin.PurgeRequest) (admin.Purged, error) {
-	if h.spoils("PurgeRecords") {
-		return admin.Purged{}, nil
-	}
-	return h.brokenOps.PurgeRecords(ctx, req)
+	return call(h, "PurgeRecords", func() (admin.Purged, error) { return h.brokenOps.PurgeRecords(ctx, req) })
 }
 
 func (h *hostile) BlockedKeys(ctx context.Context, req admin.BlockedKeysRequest) ([]admin.BlockedKey, bool, error) {
@@ -132,10 +102,7 @@ func (h *hostile) DecideHead(ctx context.Context, route, key, id string, a admin
 }
 
 func (h *hostile) Records(ctx context.Context, route string) ([]storetest.StoredRecord, error) {
-	if h.spoils("Records") {
-		return nil, nil
-	}
-	return h.brokenOps.Records(ctx, route)
+	return call(h, "Records", func() ([]storetest.StoredRecord, error) { return h.brokenOps.Records(ctx, route) })
 }
 
 func (h *hostile) WithRetention(ctx context.Context, r waybill.Retention) (storetest.Harness, error) {
@@ -160,17 +127,11 @@ type hostileTx struct {
 }
 
 func (t *hostileTx) Stage(ctx context.Context, msgs ...waybill.Message) ([]waybill.Staged, error) {
-	if t.h.spoils("Stage") {
-		return nil, nil
-	}
-	return t.brokenTx.Stage(ctx, msgs...)
+	return call(t.h, "Stage", func() ([]waybill.Staged, error) { return t.brokenTx.Stage(ctx, msgs...) })
 }
 
 func (t *hostileTx) Cancel(ctx context.Context, keys ...waybill.CancelKey) ([]waybill.CancelStatus, error) {
-	if t.h.spoils("Cancel") {
-		return nil, nil
-	}
-	return t.brokenTx.Cancel(ctx, keys...)
+	return call(t.h, "Cancel", func() ([]waybill.CancelStatus, error) { return t.brokenTx.Cancel(ctx, keys...) })
 }
 
 func (t *hostileTx) Commit(ctx context.Context) error {
@@ -184,15 +145,10 @@ func (t *hostileTx) Commit(ctx context.Context) error {
 func runHostile(t *testing.T, c *storetest.Check, b broken, spoils func(method string) bool, ended func()) (err error) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		inner, errNew := memory.New(memory.Options{Source: "/test"})
-		if errNew != nil {
-			t.Fatal(errNew)
-		}
-		b.inner, b.mu, b.last, b.open = inner, new(sync.Mutex), map[int64]core.Record{}, new(atomic.Int32)
 		ctx, cancel := context.WithTimeout(t.Context(), storetest.Timeout)
 		defer cancel()
 		start := time.Now()
-		err = c.Run(ctx, &hostile{&brokenOps{broken: &b}, spoils})
+		err = c.Run(ctx, &hostile{&brokenOps{broken: b.on(newStore(t))}, spoils})
 		if d := time.Since(start); d > 2*storetest.Timeout {
 			t.Errorf("check %s ended after %s", c.Name, d)
 		}
@@ -296,12 +252,8 @@ func TestSuiteNoticesEndlessAnswers(t *testing.T) { // TE-01
 			}
 		}},
 		"more waiting records for ever": {page: func(_ *broken, p *core.ReadResult) { p.MoreBlocking = true }},
-		"more to clean for ever": {clean: func(ctx context.Context, b *broken, owner string, lease time.Duration) (core.Cleaned, error) {
-			done, err := b.inner.Clean(ctx, owner, lease)
-			done.More = true
-			return done, err
-		}},
-		"negative ages": {record: func(r *core.Record) { r.DueFor = -time.Hour }},
+		"more to clean for ever":        cleaned(func(done *core.Cleaned) { done.More = true }),
+		"negative ages":                 {record: func(r *core.Record) { r.DueFor = -time.Hour }},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
