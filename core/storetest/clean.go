@@ -215,20 +215,12 @@ func cleanSweepsUnowned(k *kit) {
 func cleanLeavesOwned(k *kit) {
 	k.clean()
 	k.join.Do(func() {}) // not the driver
-	self := newDriver(k.store).self
-	self.Routes = []core.ServedRoute{{Route: k.route, InitialPartitions: 2}}
-	heartbeat := func(m core.HeartbeatRequest) core.Membership {
-		self.Heartbeats++
-		m.Self = self
-		membership, err := k.store.Heartbeat(k.ctx, m)
-		k.must("heartbeat", err)
-		return membership
-	}
-	partitions := heartbeat(core.HeartbeatRequest{Join: true}).Partitions
+	self := newMember(2, k.route)
+	partitions := self.heartbeat(k, core.HeartbeatRequest{Join: true}).Partitions
 	at := slices.IndexFunc(partitions, func(u core.PartitionState) bool { return u.Partition.Route == k.route })
 	k.failIf(at < 0, "a route that is served has no partition")
 	mine := partitions[at].Partition
-	heartbeat(core.HeartbeatRequest{Transfers: []core.Transfer{{Partition: mine, To: self.Session}}})
+	self.heartbeat(k, core.HeartbeatRequest{Transfers: []core.Transfer{{Partition: mine, To: self.Session}}})
 	tx := k.begin()
 	var owned, others []string
 	for len(owned) < 4 || len(others) < 4 {
@@ -247,7 +239,7 @@ func cleanLeavesOwned(k *kit) {
 	for _, id := range owned {
 		k.is("in the partition of a live member", id, core.StatePending, waybill.ReasonNone)
 	}
-	heartbeat(core.HeartbeatRequest{Leave: true})
+	self.heartbeat(k, core.HeartbeatRequest{Leave: true})
 	want := len(owned) + len(others)
 	// After a slow sweep a store may leave old records out for a while.
 	for w := (suitetest.Wait{}); swept < want && w.Again(k.ctx); {

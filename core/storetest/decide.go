@@ -34,9 +34,7 @@ func (k *kit) gaveUp(id string, reason waybill.Reason, attempts int) {
 // owned plays the owner of the route while fn runs: it carries out what is decided.
 func (k *kit) owned(fn func()) {
 	stop, done := make(chan struct{}), make(chan error, 1)
-	go func() {
-		done <- suitetest.Guard(func() { k.must("carry out decisions", k.driver.serveNotices(k.ctx, k.route, stop)) })
-	}()
+	go func() { done <- suitetest.Guard(func() { k.driver.serveNotices(k, stop) }) }()
 	err := suitetest.Guard(fn)
 	close(stop)
 	if err = errors.Join(err, <-done); err != nil {
@@ -74,11 +72,7 @@ func (k *kit) answer(done <-chan error, within time.Duration) error {
 }
 
 // notices returns the notices of the route.
-func (k *kit) notices() []core.Notice {
-	cs, err := k.driver.notices(k.ctx, k.route)
-	k.must("notices", err)
-	return cs
-}
+func (k *kit) notices() []core.Notice { return k.driver.notices(k) }
 
 // A due head in a partition without an owner is given up at once; no relay can have it out. OP-18 OR-05.
 func decideWithoutOwner(k *kit) {
@@ -149,8 +143,7 @@ func decideWaitsForWhatIsOut(k *kit) {
 
 // mustLook returns the records in line.
 func (k *kit) mustLook() []core.Record {
-	ready, err := k.driver.look(k.ctx, k.route)
-	k.must("read", err)
+	ready := k.driver.look(k)
 	k.failIf(len(ready) == 0, "nothing is in line")
 	return ready
 }

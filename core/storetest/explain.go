@@ -70,7 +70,7 @@ func keysBehindAPausedTopic(k *kit) {
 	k.must("blocked keys", err)
 	b := keys[0]
 	k.failIf(b.Behind != 2 || b.Head.State != core.StatePending, "the key behind a topic without queue is %+v, want 2 behind a pending one", b)
-	k.must("leave", k.driver.leave(k.ctx)) // then the store has no owner to tell
+	k.unowned() // then the store has no owner to tell
 	k.decided("a", ids[1], admin.HeadSkip)
 	k.blocked("after that head was skipped", ids, false)
 }
@@ -96,7 +96,7 @@ func waitsAreExplained(k *kit) {
 	k.explained("no queue is bound for a topic", topic, true, "retry", "topic 0", "key 1: topic", "topic 0")
 	ids := k.stage(k.msg(), k.msg(waybill.Delay(far)))
 	k.explained("one due, one scheduled, a member serves the route", ids, true, "turn", "schedule")
-	k.must("leave", k.driver.leave(k.ctx))
+	k.unowned()
 	k.explained("no member serves the route", ids, true, "no_relay", "schedule")
 	k.explained("no member serves the route", held, true, "no_relay", "key 0: no_relay")
 }

@@ -15,8 +15,7 @@ import (
 // try hands out until there is nothing more for now, or n records came, and returns them.
 func (k *kit) try(n int) (out []core.Record) {
 	for len(out) < n {
-		rs, err := k.driver.hand(k.ctx, k.route, n-len(out), k.blocks)
-		k.must("hand out", err)
+		rs := k.driver.hand(k, n-len(out))
 		for i := range rs {
 			r := &rs[i]
 			k.failIf(r.Route != k.route || r.DueFor < 0, "a record of route %q with the age %s was handed out on route %q", r.Route, r.DueFor, k.route)
@@ -74,20 +73,26 @@ func (k *kit) none(why string) {
 	}
 }
 
-// hidden fails if a message of a running transaction can be seen. A store with a single writer may be busy instead.
-func (k *kit) hidden() {
+// briefly runs fn while a transaction of the application is open, and reports whether it did not fail: a store with a
+// single writer may be busy.
+func (k *kit) briefly(fn func(k *kit)) bool {
 	ctx, cancel := context.WithTimeout(k.ctx, patience.For(short))
 	defer cancel()
-	if ready, err := k.driver.look(ctx, k.route); err == nil && len(ready) > 0 {
+	return suitetest.Try(func() { fn(k.until(ctx)) })
+}
+
+// hidden fails if a message of a running transaction can be seen.
+func (k *kit) hidden() {
+	var ready []core.Record
+	if k.briefly(func(k *kit) { ready = k.driver.look(k) }) && len(ready) > 0 {
 		k.fail("%s is in line, but its transaction has not committed", k.name(&ready[0]))
 	}
 }
 
-// withheld is none while a transaction of the application is open. A store with a single writer may be busy instead.
+// withheld is none while a transaction of the application is open.
 func (k *kit) withheld(why string) {
-	ctx, cancel := context.WithTimeout(k.ctx, patience.For(short))
-	defer cancel()
-	if rs, err := k.driver.hand(ctx, k.route, 1, k.blocks); err == nil && len(rs) > 0 {
+	var rs []core.Record
+	if k.briefly(func(k *kit) { rs = k.driver.hand(k, 1) }) && len(rs) > 0 {
 		k.fail("%s was handed out, but %s", k.name(&rs[0]), why)
 	}
 }
@@ -97,7 +102,7 @@ func (k *kit) expire(d time.Duration) { k.sleep(d + 4*slack) }
 
 // settle persists outcomes, which must all succeed.
 func (k *kit) settle(outcomes ...core.Outcome) {
-	res := k.driver.settle(k.ctx, outcomes)
+	res := k.driver.settle(k, outcomes)
 	k.failIf(len(res) != len(outcomes), "settle returned %d results for %d outcomes", len(res), len(outcomes))
 	for i := range outcomes {
 		k.must(fmt.Sprintf("settle outcome %d of %d (%s)", i, len(outcomes), outcomes[i].Event()), res[i])
@@ -124,11 +129,11 @@ func (k *kit) release(rs ...core.Record) {
 // crash hands ids out to a member that is then removed. Another one follows it.
 func (k *kit) crash(ids ...string) {
 	k.takeIDs(ids)
-	k.must("remove a member", k.driver.die(k.ctx))
+	k.driver.die(k)
 }
 
 // unowned makes the check's member leave, until the next hand-out.
-func (k *kit) unowned() { k.must("leave", k.driver.leave(k.ctx)) }
+func (k *kit) unowned() { k.driver.leave(k) }
 
 // drain hands out and publishes one after the other until n records came, and returns them in this order.
 func (k *kit) drain(n int) (out []core.Record) {

@@ -53,7 +53,7 @@ type opened struct {
 
 func newKit(ctx context.Context, h Harness) *kit {
 	s := h.Store()
-	return &kit{ctx: ctx, h: h, store: s, route: "r-" + waybill.NewID(), topic: "storetest.topic", driver: newDriver(s), opened: &opened{}}
+	return &kit{ctx: ctx, h: h, store: s, route: "r-" + waybill.NewID(), topic: "storetest.topic", driver: newDriver(), opened: &opened{}}
 }
 
 // other returns a kit on another route of h, for the same check.
@@ -69,6 +69,13 @@ func (k *kit) other(h Harness) *kit {
 func (k *kit) blocking() *kit {
 	b := *k
 	b.blocks = []string{k.route}
+	return &b
+}
+
+// until returns k with another context.
+func (k *kit) until(ctx context.Context) *kit {
+	b := *k
+	b.ctx = ctx
 	return &b
 }
 
@@ -120,10 +127,9 @@ func (k *kit) close() {
 		_ = tx.Rollback(ctx)
 	}
 	for _, p := range k.players {
-		_, err := p.k.store.Heartbeat(ctx, core.HeartbeatRequest{Self: p.Member, Leave: true})
-		k.must("leave", err)
+		p.member.heartbeat(p.k.until(ctx), core.HeartbeatRequest{Leave: true})
 	}
-	k.must("leave", k.driver.leave(ctx))
+	k.driver.leave(k.until(ctx))
 }
 
 // sleep waits for d.
@@ -152,7 +158,7 @@ func (k *kit) msgs(n int, opts ...waybill.MessageOption) []waybill.Message {
 
 // begin starts a transaction. The check's member is there before the first one.
 func (k *kit) begin() Tx {
-	k.join.Do(func() { k.must("join", k.driver.own(k.ctx, k.route)) })
+	k.join.Do(func() { k.driver.own(k) })
 	return k.raw()
 }
 

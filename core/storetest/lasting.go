@@ -131,7 +131,7 @@ func (k *kit) stale() {
 		func(r *core.Record) core.Outcome { return core.Cancel(r, waybill.ReasonSkipped) },
 	}
 	refused := func(when string, o core.Outcome) {
-		res := k.store.Settle(k.ctx, k.driver.self.Session, []core.Outcome{o})
+		res := k.store.Settle(k.ctx, k.driver.Session, []core.Outcome{o})
 		k.failIf(len(res) != 1 || !errors.Is(res[0], core.ErrChanged),
 			"%s, an earlier outcome (%s) was settled: got %v, want core.ErrChanged", when, o.Event(), res)
 	}

@@ -41,7 +41,7 @@ func idsAreComparedExactly(k *kit) {
 	for _, s := range twins {
 		o := k.other(k.h)
 		o.route = k.route + s
-		k.must("join", o.driver.own(k.ctx, o.route))
+		o.driver.own(o)
 		o.fresh("a route", o.msg(waybill.ID(id)))
 		o.drainIDs([]string{id})
 		o.none("it is another route's")

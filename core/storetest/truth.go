@@ -3,7 +3,6 @@ package storetest
 import (
 	"fmt"
 	"math"
-	"math/rand/v2"
 	"slices"
 	"strings"
 
@@ -124,7 +123,7 @@ func (r *truth) String() string {
 // player is a member of a table.
 type player struct {
 	k *kit
-	core.Member
+	member
 }
 
 // table is a truth table: a route of 8 partitions, and records on it.
@@ -147,11 +146,14 @@ func partitionOf(f facts) uint8 {
 const tablePartitions = 8
 
 func (k *kit) player() *player {
-	p := &player{k, core.Member{
-		Session: core.Session(rand.Int64N(math.MaxInt64) + 1), Name: "storetest", Lease: Timeout, Capacity: 1, FreeCapacity: 1,
-		Routes: []core.ServedRoute{{Route: k.route, InitialPartitions: tablePartitions}},
-	}}
+	p := k.plays(newMember(tablePartitions, k.route))
 	p.heartbeat(core.HeartbeatRequest{Join: true})
+	return p
+}
+
+// plays returns the player of m, which leaves at the end of the check.
+func (k *kit) plays(m member) *player {
+	p := &player{k, m}
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.players = append(k.players, p)
@@ -159,32 +161,24 @@ func (k *kit) player() *player {
 }
 
 func (p *player) heartbeat(m core.HeartbeatRequest) core.Membership {
-	p.Heartbeats++
-	m.Self = p.Member
-	r, err := p.k.store.Heartbeat(p.k.ctx, m)
-	p.k.must("heartbeat", err)
-	return r
+	return p.member.heartbeat(p.k, m)
 }
 
-// move gives the partitions of the route that are from's to whom to says.
-func (p *player) move(from core.Session, to func(partition uint8) core.Session) {
-	var moves []core.Transfer
-	for _, u := range p.heartbeat(core.HeartbeatRequest{}).Partitions {
-		if u.Partition.Route == p.k.route && u.Owner == from {
-			moves = append(moves, core.Transfer{Partition: u.Partition, From: from, To: to(u.Partition.From / (core.NumSlots / tablePartitions))})
-		}
-	}
-	p.heartbeat(core.HeartbeatRequest{Transfers: moves})
-}
+func (p *player) give(from, to core.Session) { p.member.give(p.k, from, to) }
 
 // own makes p the owner of all partitions, which are from's.
-func (p *player) own(from core.Session) { p.move(from, func(uint8) core.Session { return p.Session }) }
+func (p *player) own(from core.Session) { p.give(from, p.Session) }
 
 func (p *player) take(deliver bool, refs ...core.Ref) []core.HoldResult {
-	got, err := p.k.store.Hold(p.k.ctx, p.Session, core.HoldRequest{Refs: refs, CountDelivery: deliver})
-	p.k.must("hold", err)
-	p.k.failIf(len(got) != len(refs), "hold answered %d records for %d refs", len(got), len(refs))
-	return got
+	return p.member.hold(p.k, core.HoldRequest{Refs: refs, CountDelivery: deliver})
+}
+
+// number is that of a partition of the route of a table.
+func number(u core.Partition) uint8 { return u.From / (core.NumSlots / tablePartitions) }
+
+// shareOut gives each partition of p to whom its number says.
+func (t *table) shareOut(p *player) {
+	p.transfer(t.k, p.Session, func(m *core.Transfer) { m.To = t.session(who(number(m.Partition) % 3)) })
 }
 
 // hold takes the records that of selects, which must work.
@@ -245,31 +239,23 @@ func (k *kit) table(list []facts) *table {
 		}
 	}
 	t.self.own(0)
-	t.self.move(t.self.Session, func(uint8) core.Session { return t.self.Session }) // the hints of all become 0
 	t.windows()
 	t.self.hold(t, func(f facts) bool { return f.held == self })
-	t.other.ownOf(t.self)
+	t.self.give(t.self.Session, t.other.Session)
 	t.other.hold(t, func(f facts) bool { return f.held == other })
-	t.other.move(t.other.Session, func(partition uint8) core.Session { return t.session(who(partition % 3)) })
+	t.shareOut(t.other)
 	t.know()
 	return t
 }
 
-// ownOf makes p the owner of what from gives away.
-func (p *player) ownOf(from *player) {
-	from.move(from.Session, func(uint8) core.Session { return p.Session })
-}
-
-// windows stores the crash windows.
+// windows stores the crash windows, and no other hints.
 func (t *table) windows() {
-	var moves []core.Transfer
-	for _, u := range t.self.heartbeat(core.HeartbeatRequest{}).Partitions {
-		n := u.Partition.From / (core.NumSlots / tablePartitions)
-		if u.Partition.Route == t.k.route && n >= 3 && n < 6 {
-			moves = append(moves, core.Transfer{Partition: u.Partition, From: t.self.Session, To: t.self.Session, MaybeOutUpTo: math.MaxInt32})
+	t.self.transfer(t.k, t.self.Session, func(m *core.Transfer) {
+		m.To = t.self.Session
+		if n := number(m.Partition); n >= 3 && n < 6 {
+			m.MaybeOutUpTo = math.MaxInt32
 		}
-	}
-	t.self.heartbeat(core.HeartbeatRequest{Transfers: moves})
+	})
 }
 
 func (t *table) session(w who) core.Session {

@@ -87,7 +87,7 @@ func (k *kit) heads() *headTable {
 		}
 	}
 	k.must("end records", k.store.Settle(k.ctx, h.self.Session, out).FirstErr())
-	h.self.move(h.self.Session, func(partition uint8) core.Session { return h.session(who(partition % 3)) })
+	h.shareOut(h.self)
 	h.compare("before", func(r *truth) *rules.Row { return &r.Row })
 	h.listed(true, false)
 	h.hindered()

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"math"
-	"math/rand/v2"
 	"slices"
 	"strings"
 
@@ -57,14 +56,9 @@ func (g *group) Retire(_ context.Context, kept core.PartitionState) error {
 
 // member returns a new one that serves the routes, each with the given number of partitions.
 func (g *group) member(name string, partitions int, routes ...string) *core.Member {
-	p := &player{g.k, core.Member{Session: core.Session(rand.Int64N(math.MaxInt64) + 1), Name: name, Heartbeats: 1, Lease: Timeout, Capacity: 2, FreeCapacity: 1}}
-	for _, r := range routes {
-		p.Routes = append(p.Routes, core.ServedRoute{Route: r, InitialPartitions: partitions})
-	}
+	p := g.k.plays(newMember(partitions, routes...))
+	p.Name, p.Heartbeats, p.Capacity = name, 1, 2
 	g.name[p.Session] = name
-	g.k.mu.Lock()
-	defer g.k.mu.Unlock()
-	g.k.players = append(g.k.players, p)
 	return &p.Member
 }
 

@@ -58,6 +58,15 @@ func Guard(fn func()) (err error) {
 	return nil
 }
 
+// Try runs fn, which may fail, and reports whether it did not. A panic of the adapter goes on.
+func Try(fn func()) bool {
+	err := Guard(fn)
+	if _, failed := errors.AsType[*located](err); err != nil && !failed {
+		Raise(err)
+	}
+	return err == nil
+}
+
 // Call runs fn, for a goroutine of a check: a panic of the adapter, or a failure, is an error.
 func Call[T any](fn func() (T, error)) (out T, err error) {
 	if failed := Guard(func() { out, err = fn() }); failed != nil {

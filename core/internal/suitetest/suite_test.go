@@ -20,3 +20,14 @@ func TestTally(t *testing.T) {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
 	}
 }
+
+// A call that may fail hides no panic of the adapter.
+func TestTry(t *testing.T) {
+	t.Parallel()
+	if !Try(func() {}) || Try(func() { Failf("busy") }) {
+		t.Error("Try does not tell a failure from a success")
+	}
+	if err := Guard(func() { Try(func() { panic("oh") }) }); err == nil {
+		t.Error("Try has hidden a panic")
+	}
+}
