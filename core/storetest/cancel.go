@@ -176,24 +176,21 @@ func cancelAfterAnEnd(k *kit) {
 	ids := k.stage(k.msg(), k.msg(waybill.DedupeKey("decided"), waybill.Key("k")), k.msg(waybill.DedupeKey("cleaned"), waybill.TTL(ttl)))
 	k.crash(ids[0])
 	k.unowned() // before its member has looked at what the dead one can have had out
-	ended := 0
-	if kk, ok := core.As[admin.BlockedKeys](k.store); ok {
-		k.must("set a due head aside", kk.DecideHead(k.ctx, k.route, "k", ids[1], admin.HeadSetAside))
-		ended++
+	ended := map[string]string{}
+	if _, ok := core.As[admin.BlockedKeys](k.store); ok {
+		k.decided("k", ids[1], admin.HeadSetAside)
+		ended[ids[1]] = "one that was set aside and redriven"
 	}
 	if _, ok := core.As[core.Cleaner](k.store); ok {
 		k.expire(ttl)
 		k.clean()
-		ended++
+		ended[ids[2]] = "one that had expired and was redriven"
 	}
-	k.redriven("what was ended", admin.RedriveRequest{Force: true}, ended, nil)
+	k.redriven("what was ended", admin.RedriveRequest{Force: true}, len(ended), nil)
 	k.driver.own(k)
 	k.driver.passed(k)
-	if _, ok := core.As[admin.BlockedKeys](k.store); ok {
-		k.cancel("one that was set aside and redriven", waybill.CancelUncertain, k.byID(ids[1]))
-	}
-	if _, ok := core.As[core.Cleaner](k.store); ok {
-		k.cancel("one that had expired and was redriven", waybill.CancelUncertain, k.byID(ids[2]))
+	for id, what := range ended {
+		k.cancel(what, waybill.CancelUncertain, k.byID(id))
 	}
 }
 
@@ -272,7 +269,7 @@ func cancelRefusesBadKeys(k *kit) {
 		"a long lane": {Route: long, ID: id},
 	} {
 		_, err := tx.(Canceller).Cancel(k.ctx, k.byID(id), key) //nolint:forcetypeassert // canCancel has looked
-		k.failIf(!errors.Is(err, waybill.ErrInvalid), "cancel, %s: got %v, want a match with waybill.ErrInvalid", name, err)
+		k.answers("cancel, "+name, waybill.ErrInvalid, err)
 	}
 	for name, m := range map[string]waybill.Message{
 		"replace without key": k.msg(waybill.Replace("")),
@@ -280,7 +277,7 @@ func cancelRefusesBadKeys(k *kit) {
 		"not UTF-8":           k.msg(waybill.DedupeKey("a\xff")),
 	} {
 		_, err := tx.Stage(k.ctx, m)
-		k.failIf(!errors.Is(err, waybill.ErrInvalid), "stage, %s: got %v, want a match with waybill.ErrInvalid", name, err)
+		k.answers("stage, "+name, waybill.ErrInvalid, err)
 	}
 	k.commit(tx)
 	k.drainIDs([]string{id})

@@ -35,11 +35,9 @@ func dedupeKeysBelongToTenants(k *kit) {
 		return k.msg(append(opts, waybill.Tenant(tenant), waybill.Delay(far))...)
 	}
 	acme, evil, none := of("acme", waybill.DedupeKey("k")), of("evil", waybill.DedupeKey("k")), of("", waybill.DedupeKey("k"))
-	for i, s := range k.stageNow(acme, evil, none, of("ac", waybill.DedupeKey("mek"))) {
-		k.failIf(s.Duplicate, "message %d of four tenants with one dedupe key is a duplicate of %q", i, s.ID)
-	}
+	k.fresh("a dedupe key of another tenant", acme, evil, none, of("ac", waybill.DedupeKey("mek")))
 	for _, m := range []waybill.Message{acme, evil, none} {
-		k.expect("again", k.stageNow(of(m.Tenant, waybill.DedupeKey("k")))[0], waybill.Staged{ID: m.ID, Route: k.route, Duplicate: true})
+		k.expect("again", k.stageNow(of(m.Tenant, waybill.DedupeKey("k")))[0], k.duplicate(m.ID))
 	}
 	newer := of("evil", waybill.Replace("k"))
 	s := k.stageNow(newer)[0]
@@ -55,7 +53,7 @@ func dedupeKeysBelongToTenants(k *kit) {
 	k.cancel("of nobody", waybill.CancelNotFound, key("nobody"))
 	k.cancel("evil's", waybill.CancelDone, key("evil"))
 	k.cancel("evil's again", waybill.CancelNotFound, key("evil"))
-	k.expect("acme's after evil's was cancelled", k.stageNow(of("acme", waybill.DedupeKey("k")))[0], waybill.Staged{ID: acme.ID, Route: k.route, Duplicate: true})
+	k.expect("acme's after evil's was cancelled", k.stageNow(of("acme", waybill.DedupeKey("k")))[0], k.duplicate(acme.ID))
 	k.cancel("acme's", waybill.CancelDone, key("acme"))
 	k.cancel("that of no tenant", waybill.CancelDone, key(""))
 }
@@ -86,23 +84,20 @@ func dedupeKeyOfAnotherSourceIsRefused(k *kit) {
 	refused("beside others", k.msg(key, waybill.Tenant("x")), k.msg(), of(b, key), k.msg())
 	refused("to replace it", of(b, replace))
 	refused("to replace it, beside others", k.msg(), of(b, replace), k.msg())
-	k.expect("the same source", k.stageNow(of(a, key))[0], waybill.Staged{ID: first.ID, Route: k.route, Duplicate: true})
+	k.expect("the same source", k.stageNow(of(a, key))[0], k.duplicate(first.ID))
 	r := k.takeIDs([]string{first.ID})[0]
 	refused("while it is held", of(b, key))
 	refused("to replace it while it is held", of(b, replace))
-	k.expect("the same source, while it is held", k.stageNow(of(a, key))[0], waybill.Staged{ID: first.ID, Route: k.route, Duplicate: true})
+	k.expect("the same source, while it is held", k.stageNow(of(a, key))[0], k.duplicate(first.ID))
 	k.published(r)
 	next := of(b, key)
 	k.expect("another source after it is published", k.stageNow(next)[0], waybill.Staged{ID: next.ID, Route: k.route})
 	refused("the first source then", of(a, key))
 	k.published(k.takeIDs([]string{next.ID})...)
 	for _, opt := range []waybill.MessageOption{key, replace} {
-		mine, running, late := of(a, key), k.begin(), make(chan error, 1)
+		mine, running := of(a, key), k.begin()
 		k.mustStage(running, mine)
-		go func() { late <- k.eager(func(tx Tx) error { _, err := tx.Stage(k.ctx, of(b, opt)); return err }) }()
-		k.sleep(20 * pause)
-		k.commit(running)
-		err := <-late
+		_, err := k.stageBeside(of(b, opt), func() { k.commit(running) })
 		k.failIf(waybill.ReasonOf(err) != waybill.ReasonIDConflict,
 			"beside the transaction that staged the key: stage answered %v, want reason %q", err, waybill.ReasonIDConflict)
 		k.published(k.takeIDs([]string{mine.ID})...)
@@ -116,28 +111,27 @@ func dedupeKeyMakesDuplicate(k *kit) {
 	k.canCancel()
 	other := k.other(k.h)
 	first, elsewhere, topic := k.msg(waybill.DedupeKey("k")), other.msg(waybill.DedupeKey("k")), k.msg(waybill.DedupeKey("k"), onTopic("storetest.other"))
-	dup := func(route string) waybill.Staged { return waybill.Staged{ID: first.ID, Route: route, Duplicate: true} }
+	dup := k.duplicate(first.ID)
 	tx := k.begin()
 	staged := k.mustStage(tx, first, k.msg(waybill.DedupeKey("k")), elsewhere, topic, k.msg(waybill.DedupeKey("l")))
 	k.expect("the first", staged[0], waybill.Staged{ID: first.ID, Route: k.route})
-	k.expect("within one call", staged[1], dup(k.route))
+	k.expect("within one call", staged[1], dup)
 	k.expect("on another route", staged[2], waybill.Staged{ID: elsewhere.ID, Route: other.route})
 	k.expect("on another topic", staged[3], waybill.Staged{ID: topic.ID, Route: k.route})
 	k.failIf(staged[4].Duplicate, "another key is reported as a duplicate")
-	k.expect("within one transaction", k.mustStage(tx, k.msg(waybill.DedupeKey("k")))[0], dup(k.route))
+	k.expect("within one transaction", k.mustStage(tx, k.msg(waybill.DedupeKey("k")))[0], dup)
 	k.commit(tx)
-	k.expect("in a later transaction", k.stageNow(k.msg(waybill.DedupeKey("k")))[0], dup(k.route))
+	k.expect("in a later transaction", k.stageNow(k.msg(waybill.DedupeKey("k")))[0], dup)
 	own := first
 	own.DedupeKey = "m"
-	k.expect("the same id with another key", k.stageNow(own)[0], dup(k.route))
-	s := k.stageNow(k.msg(), k.msg())
-	k.failIf(s[0].Duplicate || s[1].Duplicate, "messages without a dedupe key are duplicates")
+	k.expect("the same id with another key", k.stageNow(own)[0], dup)
+	k.fresh("a message without a dedupe key", k.msg(), k.msg())
 	rs := k.take(5)
 	k.failIf(rs[0].ID != first.ID || rs[1].ID != topic.ID || rs[2].ID != staged[4].ID,
 		"handed out other messages than those that were staged first")
-	k.expect("while it is held", k.stageNow(k.msg(waybill.DedupeKey("k")))[0], dup(k.route))
+	k.expect("while it is held", k.stageNow(k.msg(waybill.DedupeKey("k")))[0], dup)
 	k.retry(rs[0], far)
-	k.expect("while it waits for a retry", k.stageNow(k.msg(waybill.DedupeKey("k")))[0], dup(k.route))
+	k.expect("while it waits for a retry", k.stageNow(k.msg(waybill.DedupeKey("k")))[0], dup)
 	k.none("all are out, wait, or are duplicates")
 }
 
@@ -157,7 +151,7 @@ func dedupeKeyBesideOthers(k *kit) {
 		k.expect(fmt.Sprint("message ", i), staged[i], waybill.Staged{ID: msgs[i].ID, Route: k.route})
 		want = append(want, msgs[i].ID)
 	}
-	k.expect("a duplicate", staged[300], waybill.Staged{ID: msgs[1].ID, Route: k.route, Duplicate: true})
+	k.expect("a duplicate", staged[300], k.duplicate(msgs[1].ID))
 	k.takeIDs(want)
 	k.none("the last was a duplicate")
 }
@@ -191,31 +185,41 @@ func dedupeKeyOfRunningTransactionWaits(k *kit) {
 		a, b := k.msg(waybill.DedupeKey("k")), k.msg(waybill.DedupeKey("k"))
 		first := k.begin()
 		k.mustStage(first, a)
-		second := make(chan error, 1)
-		var got waybill.Staged
-		go func() {
-			second <- k.eager(func(tx Tx) error { s, err := tx.Stage(k.ctx, b); got = one(s); return err })
-		}()
-		k.sleep(20 * pause)
-		want, id := waybill.Staged{ID: b.ID, Route: k.route}, b.ID
+		want := waybill.Staged{ID: b.ID, Route: k.route}
 		if commit {
-			k.commit(first)
-			want, id = waybill.Staged{ID: a.ID, Route: k.route, Duplicate: true}, a.ID
-		} else {
-			k.rollback(first)
+			want = k.duplicate(a.ID)
 		}
-		k.must("second transaction", <-second)
+		got, err := k.stageBeside(b, func() { k.end(first, commit) })
+		k.must("second transaction", err)
 		k.expect(fmt.Sprintf("the first transaction committed: %v", commit), got, want)
-		k.drainIDs([]string{id})
+		k.drainIDs([]string{want.ID})
 		k.none("there was one message")
 	}
 }
 
-func one(s []waybill.Staged) waybill.Staged {
-	if len(s) != 1 {
-		return waybill.Staged{}
+// end commits tx, or rolls it back.
+func (k *kit) end(tx Tx, commit bool) {
+	if commit {
+		k.commit(tx)
+	} else {
+		k.rollback(tx)
 	}
-	return s[0]
+}
+
+// stageBeside stages m in a transaction that begins before end, which ends another one.
+func (k *kit) stageBeside(m waybill.Message, end func()) (waybill.Staged, error) {
+	var got []waybill.Staged
+	done := make(chan error, 1)
+	go func() {
+		done <- k.eager(func(tx Tx) (err error) { got, err = tx.Stage(k.ctx, m); return err })
+	}()
+	k.sleep(20 * pause)
+	end()
+	if err := <-done; err != nil {
+		return waybill.Staged{}, err
+	}
+	k.failIf(len(got) != 1, "stage returned %d results for one message", len(got))
+	return got[0], nil
 }
 
 // eager runs fn in a transaction, and again while that fails, since a store that cannot wait is busy. A conflict of ids
@@ -258,8 +262,8 @@ func replaceTakesThePlace(k *kit) {
 	k.settle(core.Release(&rs[0], 0, true))
 	id = replace("one that can have arrived", waybill.CancelUncertain)
 	own := k.msg(waybill.ID(id), waybill.Replace("k"))
-	k.expect("its own id again", k.stageNow(own)[0], waybill.Staged{ID: id, Route: k.route, Duplicate: true})
-	k.expect("a duplicate of it", k.stageNow(k.msg(waybill.DedupeKey("k")))[0], waybill.Staged{ID: id, Route: k.route, Duplicate: true})
+	k.expect("its own id again", k.stageNow(own)[0], k.duplicate(id))
+	k.expect("a duplicate of it", k.stageNow(k.msg(waybill.DedupeKey("k")))[0], k.duplicate(id))
 	rs = k.takeIDs([]string{id})
 	k.published(rs...)
 	k.none("the others were replaced")
@@ -276,7 +280,7 @@ func replaceWithinATransaction(k *kit) {
 	staged := k.mustStage(tx, b, between, c, d)
 	k.expect("of an earlier call", staged[0], waybill.Staged{ID: b.ID, Route: k.route, Replaced: waybill.CancelDone})
 	k.expect("of the same call", staged[2], waybill.Staged{ID: c.ID, Route: k.route, Replaced: waybill.CancelDone})
-	k.expect("a duplicate after it", staged[3], waybill.Staged{ID: c.ID, Route: k.route, Duplicate: true})
+	k.expect("a duplicate after it", staged[3], k.duplicate(c.ID))
 	k.expect("of the call before", k.mustStage(tx, e)[0], waybill.Staged{ID: e.ID, Route: k.route, Replaced: waybill.CancelDone})
 	k.commit(tx)
 	k.takeIDs([]string{between.ID, e.ID})
@@ -291,8 +295,7 @@ func replaceOfHeldLetsBothLive(k *kit) {
 	k.stageNow(a)
 	rs := k.takeIDs([]string{a.ID})
 	k.expect("a held one", k.stageNow(b)[0], waybill.Staged{ID: b.ID, Route: k.route, Replaced: waybill.CancelInFlight})
-	k.expect("a duplicate of the newer", k.stageNow(k.msg(waybill.DedupeKey("k")))[0],
-		waybill.Staged{ID: b.ID, Route: k.route, Duplicate: true})
+	k.expect("a duplicate of the newer", k.stageNow(k.msg(waybill.DedupeKey("k")))[0], k.duplicate(b.ID))
 	k.release(rs[0])
 	k.drainIDs([]string{a.ID, b.ID})
 	k.none("both were sent")
@@ -307,7 +310,7 @@ func replaceRolledBackLeavesTheOld(k *kit) {
 	k.mustStage(tx, k.msg(waybill.Replace("k")))
 	k.withheld("it is being replaced")
 	k.rollback(tx)
-	k.expect("after the rollback", k.stageNow(k.msg(waybill.DedupeKey("k")))[0], waybill.Staged{ID: a.ID, Route: k.route, Duplicate: true})
+	k.expect("after the rollback", k.stageNow(k.msg(waybill.DedupeKey("k")))[0], k.duplicate(a.ID))
 	k.drainIDs([]string{a.ID})
 	k.none("the newer one was rolled back")
 }

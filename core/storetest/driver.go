@@ -19,6 +19,9 @@ const (
 	maxPages = 1000
 )
 
+// maxSteps is how often the suite goes on where an operator's call or a cleaner says that there is more.
+const maxSteps = 10_000
+
 // member is a member that the suite plays.
 type member struct{ core.Member }
 

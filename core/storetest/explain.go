@@ -38,9 +38,8 @@ func (k *kit) waits(id string, ids []string, block bool) string {
 
 func (k *kit) explained(when string, ids []string, block bool, want ...string) {
 	for i, id := range ids {
-		if got := k.waits(id, ids, block); i < len(want) && got != want[i] {
-			k.fail("%s: message %d of %d waits for %q, want %q (blocking after abandon: %v)", when, i, len(ids), got, want[i], block)
-		}
+		got := k.waits(id, ids, block)
+		k.failIf(i < len(want) && got != want[i], "%s: message %d of %d waits for %q, want %q (blocking after abandon: %v)", when, i, len(ids), got, want[min(i, len(want)-1)], block)
 	}
 }
 
@@ -66,8 +65,7 @@ func keysBehindAPausedTopic(k *kit) {
 		k.ofTopic("nowhere", "c"),
 	)...)
 	k.blocked("a head of a topic without queue, one with such a message behind it, one with nothing behind it", ids, false, "a topic 1")
-	keys, _, err := k.keeper().BlockedKeys(k.ctx, admin.BlockedKeysRequest{Route: k.route})
-	k.must("blocked keys", err)
+	keys, _ := k.blockedPage(admin.BlockedKeysRequest{Route: k.route})
 	b := keys[0]
 	k.failIf(b.Behind != 2 || b.Head.State != core.StatePending, "the key behind a topic without queue is %+v, want 2 behind a pending one", b)
 	k.unowned() // then the store has no owner to tell
@@ -106,12 +104,7 @@ func locksAreExplained(k *kit) {
 	k.explainer()
 	ids := k.stage(k.msg(waybill.DedupeKey("d"), waybill.Cancellable()))
 	tx := k.begin()
-	c, ok := tx.(Canceller)
-	if !ok {
-		k.undeclared("Canceller")
-	}
-	_, err := c.Cancel(k.ctx, waybill.CancelKey{Route: k.route, Topic: k.topic, DedupeKey: "d"})
-	k.must("cancel", err)
+	k.cancelIn(tx, k.byKey("d"))
 	switch got := k.waits(ids[0], ids, false); got {
 	case string(admin.WaitLock):
 	case string(admin.WaitTurn):

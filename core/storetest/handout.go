@@ -1,7 +1,6 @@
 package storetest
 
 import (
-	"context"
 	"time"
 
 	"github.com/waybill-go/waybill"
@@ -53,9 +52,7 @@ func callsHeedTheirContext(k *kit) {
 	ready := k.driver.look(k)
 	k.failIf(len(ready) != 1, "%d records are in line, want 1", len(ready))
 	self := k.driver.Session
-	ctx, cancel := context.WithCancel(k.ctx)
-	cancel()
-	start := time.Now()
+	ctx, start := k.ended(), time.Now()
 	for what, call := range map[string]func() error{
 		"heartbeat": func() error { _, err := k.store.Heartbeat(ctx, core.HeartbeatRequest{}); return err },
 		"read":      func() error { _, err := k.store.Read(ctx, self, core.ReadRequest{Slots: all(k.route)}); return err },
@@ -144,9 +141,7 @@ var settleChecks = []named{
 func settleHeedsItsContext(k *kit) {
 	ids := k.stage(k.msgs(2)...)
 	rs := k.takeIDs(ids)
-	ctx, cancel := context.WithCancel(k.ctx)
-	cancel()
-	res := k.store.Settle(ctx, k.driver.Session, suitetest.Each(rs, core.Published))
+	res := k.store.Settle(k.ended(), k.driver.Session, suitetest.Each(rs, core.Published))
 	k.failIf(len(res) != 2 || (res[0] == nil) != (res[1] == nil), "a settle of two outcomes with an ended context gave %v, want one result for each", res)
 	k.published(rs...)
 	k.none("they were published")

@@ -1,7 +1,6 @@
 package storetest
 
 import (
-	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -28,10 +27,16 @@ var headChecks = []named{
 
 func (k *kit) keeper() admin.BlockedKeys { return capability[admin.BlockedKeys](k) }
 
+// blockedPage returns one page of blocked keys.
+func (k *kit) blockedPage(req admin.BlockedKeysRequest) (keys []admin.BlockedKey, more bool) {
+	keys, more, err := k.keeper().BlockedKeys(k.ctx, req)
+	k.must("blocked keys", err)
+	return keys, more
+}
+
 // blockedKeys returns the blocked keys as "key cause id", ids as numbers.
 func (k *kit) blockedKeys(ids []string, block bool) []string {
-	keys, more, err := k.keeper().BlockedKeys(k.ctx, admin.BlockedKeysRequest{Route: k.route, BlockAfterAbandon: block, Limit: 100})
-	k.must("blocked keys", err)
+	keys, more := k.blockedPage(admin.BlockedKeysRequest{Route: k.route, BlockAfterAbandon: block, Limit: 100})
 	k.failIf(more, "%d of up to 100 blocked keys, and there are more", len(keys))
 	out := []string{}
 	for i := range keys {
@@ -84,26 +89,22 @@ func blockedKeysAreListed(k *kit) {
 	ids = append(ids, k.stage(k.msg(waybill.Key("d"), waybill.Delay(far)), k.msg())...)
 	k.blocked("one abandoned, one waiting, one due, one scheduled, one without key", ids, true, "a abandoned 0", "b retry 2")
 	k.blocked("the same", ids, false, "b retry 2")
-	keys, _, err := k.keeper().BlockedKeys(k.ctx, admin.BlockedKeysRequest{Route: k.route, BlockAfterAbandon: true})
-	k.must("blocked keys", err)
+	keys, _ := k.blockedPage(admin.BlockedKeysRequest{Route: k.route, BlockAfterAbandon: true})
 	k.failIf(keys[0].Behind != 1 || keys[1].Behind != 1,
 		"%d and %d messages wait behind the heads of two keys, want 1 each", keys[0].Behind, keys[1].Behind)
 	if h := &keys[1].Head; h.State != core.StateFailed || h.Attempts != 1 || h.LastError != errNo.Error() || h.DueIn <= 0 {
 		k.fail("the head of a key that waits for a retry is %+v", *h)
 	}
 	k.sleep(4 * slack)
-	if keys, _, err := k.keeper().BlockedKeys(k.ctx,
-		admin.BlockedKeysRequest{Route: k.route, BlockAfterAbandon: true}); err != nil || keys[0].Since <= 0 || keys[0].Since > time.Since(start)+slack {
-		k.fail("a key is blocked for a while: %+v, %v", keys, err)
-	}
-	other, _, err := k.keeper().BlockedKeys(k.ctx, admin.BlockedKeysRequest{Route: "another", BlockAfterAbandon: true})
-	k.must("blocked keys", err)
+	keys, _ = k.blockedPage(admin.BlockedKeysRequest{Route: k.route, BlockAfterAbandon: true})
+	k.failIf(keys[0].Since <= 0 || keys[0].Since > time.Since(start)+slack, "a key is blocked for a while: %+v", keys)
+	other, _ := k.blockedPage(admin.BlockedKeysRequest{Route: "another", BlockAfterAbandon: true})
 	k.failIf(len(other) > 0, "another route has %d blocked keys", len(other))
 }
 
 // Blocked keys come in pages, in order. OR-05.
 func blockedKeysInPages(k *kit) {
-	kk := k.keeper()
+	k.keeper()
 	k = k.blocking()
 	var want []string
 	for i := range 5 {
@@ -118,8 +119,7 @@ func blockedKeysInPages(k *kit) {
 	var got []string
 	after := ""
 	for range 3 {
-		keys, more, err := kk.BlockedKeys(k.ctx, admin.BlockedKeysRequest{Route: k.route, BlockAfterAbandon: true, After: after, Limit: 2})
-		k.must("blocked keys", err)
+		keys, more := k.blockedPage(admin.BlockedKeysRequest{Route: k.route, BlockAfterAbandon: true, After: after, Limit: 2})
 		k.failIf(len(keys) > 2 || more != (len(got)+len(keys) < 5), "after %q: %d keys of at most 2, more: %v", after, len(keys), more)
 		for i := range keys {
 			got = append(got, keys[i].Key)
@@ -213,36 +213,30 @@ func headMustBeTheHead(k *kit) {
 		{"scheduled", "f", k.stage(k.msg(waybill.Key("f"), waybill.Delay(far)))[0], every},
 	} {
 		for _, a := range tc.actions {
-			err := k.decide(tc.key, tc.id, a)
-			k.failIf(!errors.Is(err, waybill.ErrNotFound), "decision %d about a message that is %s: %v, want waybill.ErrNotFound", a, tc.why, err)
+			k.answers(fmt.Sprintf("decision %d about a message that is %s", a, tc.why), waybill.ErrNotFound, k.decide(tc.key, tc.id, a))
 		}
 	}
 	k.decided("a", ids[0], admin.HeadRequeue)
 	r := k.take(1)[0]
 	for _, a := range every {
-		err := k.decide("a", ids[0], a)
-		k.failIf(!errors.Is(err, waybill.ErrInFlight), "decision %d about a head that is held: %v, want waybill.ErrInFlight", a, err)
+		k.answers(fmt.Sprintf("decision %d about a head that is held", a), waybill.ErrInFlight, k.decide("a", ids[0], a))
 	}
 	k.published(r)
-	err := k.decide("a", ids[0], admin.HeadSkip)
-	k.failIf(!errors.Is(err, waybill.ErrNotFound), "a decision about a published head: %v, want waybill.ErrNotFound", err)
+	k.answers("a decision about a published head", waybill.ErrNotFound, k.decide("a", ids[0], admin.HeadSkip))
 }
 
 // Bad input is refused; a head that has expired is not requeued, since it would be given up at once. OR-05.
 func headRefusesBadInput(k *kit) {
 	kk := k.keeper()
-	err := k.decide("a", "x", 0)
-	k.failIf(!errors.Is(err, waybill.ErrInvalid), "a decision without an action: %v, want waybill.ErrInvalid", err)
-	err = k.decide("", "", admin.HeadSkip)
-	k.failIf(!errors.Is(err, waybill.ErrInvalid), "a decision about nothing: %v, want waybill.ErrInvalid", err)
+	k.answers("a decision without an action", waybill.ErrInvalid, k.decide("a", "x", 0))
+	k.answers("a decision about nothing", waybill.ErrInvalid, k.decide("", "", admin.HeadSkip))
 	for _, limit := range []int{-1, admin.MaxPageLimit + 1} {
 		_, _, err := kk.BlockedKeys(k.ctx, admin.BlockedKeysRequest{Route: k.route, BlockAfterAbandon: true, Limit: limit})
-		k.failIf(!errors.Is(err, waybill.ErrInvalid), "%d blocked keys: %v, want waybill.ErrInvalid", limit, err)
+		k.answers(fmt.Sprintf("%d blocked keys", limit), waybill.ErrInvalid, err)
 	}
 	ids := k.stage(k.msg(waybill.Key("a"), waybill.TTL(lax())))
 	k.retry(k.takeIDs(ids)[0], far)
 	k.expire(lax())
-	err = k.decide("a", ids[0], admin.HeadRequeue)
-	k.failIf(!errors.Is(err, waybill.ErrInvalid), "a head that has expired is requeued: %v, want waybill.ErrInvalid", err)
+	k.answers("a head that has expired is requeued", waybill.ErrInvalid, k.decide("a", ids[0], admin.HeadRequeue))
 	k.decided("a", ids[0], admin.HeadSkip)
 }

@@ -99,6 +99,24 @@ func (k *kit) must(what string, err error) {
 	k.failIf(err != nil, "%s: %w", what, err)
 }
 
+// answers fails unless err matches want.
+func (k *kit) answers(what string, want, err error) {
+	k.failIf(!errors.Is(err, want), "%s: got %w, want %w", what, err, want)
+}
+
+// invalid fails unless err is a *waybill.InvalidError.
+func (k *kit) invalid(what string, err error) {
+	_, ok := errors.AsType[*waybill.InvalidError](err)
+	k.failIf(!ok, "%s: got %w, want a *waybill.InvalidError", what, err)
+}
+
+// ended returns a context that has ended.
+func (k *kit) ended() context.Context {
+	ctx, cancel := context.WithCancel(k.ctx)
+	cancel()
+	return ctx
+}
+
 // undeclared ends the check since the store or the harness does not declare what.
 func (k *kit) undeclared(what string) { k.fail("%w: %s", ErrNotDeclared, what) }
 
@@ -172,20 +190,16 @@ func (k *kit) raw() Tx {
 	return tx
 }
 
+// stageIn stages msgs in tx, which must answer with their ids and routes in order.
 func (k *kit) stageIn(tx Tx, msgs ...waybill.Message) []waybill.Staged {
-	staged, err := tx.Stage(k.ctx, msgs...)
-	k.must("stage", err)
-	var want, got []waybill.Staged
+	staged := k.mustStage(tx, msgs...)
+	i := 0
 	for _, m := range msgs {
 		for _, route := range m.Routes {
-			want = append(want, waybill.Staged{ID: m.ID, Route: route})
+			k.failIf(staged[i].ID != m.ID || staged[i].Route != route, "stage answered %+v in place %d, want id %q and route %q", staged[i], i, m.ID, route)
+			i++
 		}
 	}
-	k.note(staged)
-	for _, s := range staged {
-		got = append(got, waybill.Staged{ID: s.ID, Route: s.Route})
-	}
-	k.failIf(!slices.Equal(got, want), "stage returned %d results for %d messages and routes, or not in their order", len(got), len(want))
 	return staged
 }
 

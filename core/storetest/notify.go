@@ -116,8 +116,7 @@ func ownerIsNotifiedOfDeletion(k *kit) {
 func nobodyIsNotified(k *kit) {
 	k.canCancel()
 	never := k.other(k.h) // its route was never served
-	tx, err := k.h.Begin(k.ctx)
-	k.must("begin", err)
+	tx := k.raw()
 	staged := never.mustStage(tx, never.msg(waybill.DedupeKey("d"), waybill.Key("a")), never.msg(waybill.DedupeKey("e"), waybill.Key("b")), never.msg(waybill.Key("c"), waybill.Delay(far)))
 	k.commit(tx)
 	const what = "a message of a route that nobody has served"

@@ -2,7 +2,6 @@ package storetest
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"fmt"
 	"strings"
@@ -182,22 +181,9 @@ func duplicateOfRunningTransactionWaits(k *kit) {
 		id := waybill.NewID()
 		first := k.begin()
 		k.stageIn(first, k.msg(waybill.ID(id)))
-		second := make(chan error, 1)
-		var dup bool
-		go func() {
-			second <- k.eager(func(tx Tx) error {
-				s, err := tx.Stage(k.ctx, k.msg(waybill.ID(id)))
-				dup = one(s).Duplicate
-				return err
-			})
-		}()
-		k.sleep(20 * pause)
-		if commit {
-			k.commit(first)
-		} else {
-			k.rollback(first)
-		}
-		k.must("second transaction", <-second)
+		second, err := k.stageBeside(k.msg(waybill.ID(id)), func() { k.end(first, commit) })
+		k.must("second transaction", err)
+		dup := second.Duplicate
 		k.failIf(dup != commit, "the first transaction committed: %v; the second's message is a duplicate: %v", commit, dup)
 		k.drainIDs([]string{id})
 		k.none("there was one message")
@@ -340,10 +326,8 @@ func stageCopiesItsInput(k *kit) {
 
 // Stage with an ended context fails at once, and nothing of it is committed. ST-01.
 func stageHeedsItsContext(k *kit) {
-	ctx, cancel := context.WithCancel(k.ctx)
 	tx := k.begin()
-	cancel()
-	_, err := tx.Stage(ctx, k.msg())
+	_, err := tx.Stage(k.ended(), k.msg())
 	k.failIf(err == nil, "stage with an ended context succeeded")
 	_ = tx.Rollback(k.ctx) // the connection may be gone with the context
 	k.none("its staging had failed")

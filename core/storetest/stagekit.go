@@ -31,6 +31,11 @@ func (k *kit) conflict(what string, msgs ...waybill.Message) {
 	k.rollback(tx)
 }
 
+// duplicate is the answer to a message that is a duplicate of id.
+func (k *kit) duplicate(id string) waybill.Staged {
+	return waybill.Staged{ID: id, Route: k.route, Duplicate: true}
+}
+
 func (k *kit) expect(where string, got, want waybill.Staged) {
 	k.failIf(got != want, "%s: stage answered %+v, want %+v", where, got, want)
 }
@@ -56,7 +61,7 @@ func (k *kit) cancel(where string, want waybill.CancelStatus, key waybill.Cancel
 
 // canCancel ends the check if the harness cannot cancel.
 func (k *kit) canCancel() {
-	tx := k.begin()
+	tx := k.raw()
 	k.cancelIn(tx)
 	k.rollback(tx)
 }

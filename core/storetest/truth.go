@@ -2,6 +2,7 @@ package storetest
 
 import (
 	"fmt"
+	"iter"
 	"math"
 	"slices"
 	"strings"
@@ -77,26 +78,35 @@ func (f facts) String() string {
 
 // combinations returns all combinations that keep accepts. No member reads a timer, so nothing can have happened to it.
 func combinations(keep func(f facts) bool) (out []facts) {
-	bools := []bool{false, true}
-	for _, l := range []line{inLine, timer, retry} {
-		for _, p := range []past{untouched, unknown, left, crashed} {
-			for _, held := range []who{nobody, self, other} {
-				for _, partition := range []who{nobody, self, other} {
-					for _, keyed := range bools {
-						for _, cancellable := range bools {
-							for _, careful := range bools {
-								f := facts{line: l, past: p, held: held, partition: partition, keyed: keyed, cancellable: cancellable, careful: careful}
-								if keep(f) && (l != timer || p == untouched && held == nobody) {
-									out = append(out, f)
-								}
-							}
-						}
-					}
-				}
-			}
+	for c := range product(int(retry)+1, int(crashed)+1, int(other)+1, int(other)+1, 2, 2, 2) {
+		f := facts{
+			line: line(c[0]), past: past(c[1]), held: who(c[2]), partition: who(c[3]),
+			keyed: c[4] == 1, cancellable: c[5] == 1, careful: c[6] == 1,
+		}
+		if keep(f) && (f.line != timer || f.past == untouched && f.held == nobody) {
+			out = append(out, f)
 		}
 	}
 	return out
+}
+
+// product yields all choices of one of each of the numbers of options, the last of which changes first.
+func product(options ...int) iter.Seq[[]int] {
+	return func(yield func(choice []int) bool) {
+		all := 1
+		for _, n := range options {
+			all *= n
+		}
+		for i := range all {
+			choice := make([]int, len(options))
+			for at, left := len(options)-1, i; at >= 0; at-- {
+				choice[at], left = left%options[at], left/options[at]
+			}
+			if !yield(choice) {
+				return
+			}
+		}
+	}
 }
 
 // truth is a record in one combination, and its facts for the rules.
@@ -365,19 +375,15 @@ func (t *table) stored() map[string]*admin.Stored { return t.listed(admin.Filter
 func (t *table) listed(f admin.Filter) map[string]*admin.Stored {
 	f.Routes = []string{t.k.route}
 	out := map[string]*admin.Stored{}
-	page := admin.PageRequest{Limit: admin.MaxPageLimit, Budget: 1_000_000}
-	for range maxPages {
+	t.k.pages("a list", admin.PageRequest{Limit: admin.MaxPageLimit, Budget: 1_000_000}, func(page admin.PageRequest) int64 {
 		l, err := t.k.inspector().List(t.k.ctx, f, page)
 		t.k.must("list", err)
 		for i := range l.Records {
 			out[l.Records[i].Envelope.ID] = &l.Records[i]
 		}
-		if page.After = l.Next; l.Next == 0 {
-			return out
-		}
-	}
-	t.k.fail("the pages of a listing do not end")
-	return nil
+		return l.Next
+	})
+	return out
 }
 
 // seen is what the store shows of a record.

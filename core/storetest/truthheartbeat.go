@@ -147,17 +147,13 @@ func rulesMoves(k *kit) {
 		g.heartbeat("join", 0, core.HeartbeatRequest{Self: *b, Join: true})
 		var begin, hints, moves []core.Transfer
 		partition := 0
-		for _, owner := range []who{nobody, self, other} {
-			for _, from := range []who{nobody, self, other, stranger} {
-				for _, to := range []who{nobody, self, other, stranger} {
-					u := g.now.Partitions[partition].Partition
-					partition++
-					begin = append(begin, core.Transfer{Partition: u, From: 0, To: a.Session})
-					hints = append(hints, core.Transfer{Partition: u, From: a.Session, To: a.Session, ReadAfter: int64(partition), MaybeOutUpTo: int64(partition % 5)},
-						core.Transfer{Partition: u, From: a.Session, To: session(owner)})
-					moves = append(moves, core.Transfer{Partition: u, From: session(from), To: session(to), ReadAfter: int64(100 + partition), MaybeOutUpTo: 7})
-				}
-			}
+		for c := range product(int(other)+1, int(stranger)+1, int(stranger)+1) { // owner, from, to
+			u := g.now.Partitions[partition].Partition
+			partition++
+			begin = append(begin, core.Transfer{Partition: u, From: 0, To: a.Session})
+			hints = append(hints, core.Transfer{Partition: u, From: a.Session, To: a.Session, ReadAfter: int64(partition), MaybeOutUpTo: int64(partition % 5)},
+				core.Transfer{Partition: u, From: a.Session, To: session(who(c[0]))})
+			moves = append(moves, core.Transfer{Partition: u, From: session(who(c[1])), To: session(who(c[2])), ReadAfter: int64(100 + partition), MaybeOutUpTo: 7})
 		}
 		twice := g.now.Partitions[partition].Partition // from hand to hand, and a part of a partition
 		moves = append(moves, core.Transfer{Partition: twice, To: a.Session}, core.Transfer{Partition: twice, From: a.Session, To: b.Session},
@@ -187,38 +183,28 @@ func removals(heartbeats int64, members ...*core.Member) (out []core.Eviction) {
 // Heartbeat renews, adds and ends the caller as rules.Heartbeat says, and makes and retires partitions. ST-05.
 func rulesRenew(k *kit) {
 	g := k.group()
-	bools := []bool{false, true}
 	n := 0
-	for _, known := range bools {
-		for _, by := range []int64{-1, 0, 1} {
-			for _, presence := range []int64{7, 8} {
-				for _, flagged := range bools {
-					for _, join := range bools {
-						for _, leave := range bools {
-							if !known && (by != 0 || flagged) {
-								continue
-							}
-							n++
-							first, second := fmt.Sprint(g.route, "-a", n), fmt.Sprint(g.route, "-b", n)
-							m := g.member(fmt.Sprint("member ", n), 2, first)
-							m.Heartbeats, m.Presence = 5, 7
-							if known {
-								x := core.HeartbeatRequest{Self: *m, Join: true}
-								if flagged {
-									x.Suspect = []core.Suspicion{{Session: m.Session, Presence: 7}}
-								}
-								g.heartbeat("join", 0, x)
-							}
-							m.Heartbeats, m.Presence, m.FreeCapacity = 5+by, presence, 2
-							m.Routes = append(m.Routes[:n%2], core.ServedRoute{Route: second, InitialPartitions: 3, Unavailable: n%3 == 0})
-							what := fmt.Sprintf("known %v, heartbeats by %d, presence %d after 7, flagged %v, join %v, leave %v", known, by, presence, flagged, join, leave)
-							g.heartbeat(what, 1, core.HeartbeatRequest{Self: *m, Join: join, Leave: leave})
-							g.heartbeat(what+", afterwards", 0, core.HeartbeatRequest{Self: core.Member{Session: m.Session}})
-						}
-					}
-				}
-			}
+	for c := range product(2, 3, 2, 2, 2, 2) {
+		known, by, presence, flagged, join, leave := c[0] == 1, int64(c[1]-1), int64(7+c[2]), c[3] == 1, c[4] == 1, c[5] == 1
+		if !known && (by != 0 || flagged) {
+			continue
 		}
+		n++
+		first, second := fmt.Sprint(g.route, "-a", n), fmt.Sprint(g.route, "-b", n)
+		m := g.member(fmt.Sprint("member ", n), 2, first)
+		m.Heartbeats, m.Presence = 5, 7
+		if known {
+			x := core.HeartbeatRequest{Self: *m, Join: true}
+			if flagged {
+				x.Suspect = []core.Suspicion{{Session: m.Session, Presence: 7}}
+			}
+			g.heartbeat("join", 0, x)
+		}
+		m.Heartbeats, m.Presence, m.FreeCapacity = 5+by, presence, 2
+		m.Routes = append(m.Routes[:n%2], core.ServedRoute{Route: second, InitialPartitions: 3, Unavailable: n%3 == 0})
+		what := fmt.Sprintf("known %v, heartbeats by %d, presence %d after 7, flagged %v, join %v, leave %v", known, by, presence, flagged, join, leave)
+		g.heartbeat(what, 1, core.HeartbeatRequest{Self: *m, Join: join, Leave: leave})
+		g.heartbeat(what+", afterwards", 0, core.HeartbeatRequest{Self: core.Member{Session: m.Session}})
 	}
 	g.end()
 }
@@ -231,29 +217,26 @@ func rulesRemove(k *kit) {
 		me := g.member("self", core.NumSlots, route)
 		g.heartbeat("join", 0, core.HeartbeatRequest{Self: *me, Join: true})
 		m := core.HeartbeatRequest{Leave: leave}
-		for _, presence := range []int64{0, 7} {
-			for _, flagged := range []bool{false, true} {
-				for _, removal := range []int64{-1, 0, 1} { // of an old renewal, of none, of this one
-					for _, token := range []int64{-1, 0, 7, 8} { // -1: no flag
-						if presence == 0 && flagged {
-							continue
-						}
-						o := g.member(fmt.Sprintf("presence %d, flagged %v, removal %d, token %d", presence, flagged, removal, token), 1, route)
-						o.Heartbeats, o.Presence = 4, presence
-						free := slices.IndexFunc(g.now.Partitions, func(u core.PartitionState) bool { return u.Partition.Route == route && u.Owner == 0 })
-						x := core.HeartbeatRequest{Self: *o, Join: true, Transfers: []core.Transfer{{Partition: g.now.Partitions[free].Partition, To: o.Session}}}
-						if flagged {
-							x.Suspect = []core.Suspicion{{Session: o.Session, Presence: 7}}
-						}
-						g.heartbeat("join", 0, x)
-						if removal != 0 {
-							m.Evict = append(m.Evict, removals(min(removal, 0), o)...)
-						}
-						if token >= 0 {
-							m.Suspect = append(m.Suspect, core.Suspicion{Session: o.Session, Presence: token})
-						}
-					}
-				}
+		for c := range product(2, 2, 3, 4) {
+			presence, flagged := int64(7*c[0]), c[1] == 1
+			removal := int64(c[2] - 1)          // of an old renewal, of none, of this one
+			token := []int64{-1, 0, 7, 8}[c[3]] // -1: no flag
+			if presence == 0 && flagged {
+				continue
+			}
+			o := g.member(fmt.Sprintf("presence %d, flagged %v, removal %d, token %d", presence, flagged, removal, token), 1, route)
+			o.Heartbeats, o.Presence = 4, presence
+			free := slices.IndexFunc(g.now.Partitions, func(u core.PartitionState) bool { return u.Partition.Route == route && u.Owner == 0 })
+			x := core.HeartbeatRequest{Self: *o, Join: true, Transfers: []core.Transfer{{Partition: g.now.Partitions[free].Partition, To: o.Session}}}
+			if flagged {
+				x.Suspect = []core.Suspicion{{Session: o.Session, Presence: 7}}
+			}
+			g.heartbeat("join", 0, x)
+			if removal != 0 {
+				m.Evict = append(m.Evict, removals(min(removal, 0), o)...)
+			}
+			if token >= 0 {
+				m.Suspect = append(m.Suspect, core.Suspicion{Session: o.Session, Presence: token})
 			}
 		}
 		me.Heartbeats++

@@ -48,6 +48,13 @@ func (k *kit) wait(ctx context.Context, limit time.Duration, also ...string) <-c
 }
 
 func (k *kit) woken(done <-chan woken, within time.Duration, why string) woken {
+	w := k.returned(done, within, why)
+	k.must("wait", w.err)
+	return w
+}
+
+// returned is woken, also with an error.
+func (k *kit) returned(done <-chan woken, within time.Duration, why string) woken {
 	w, ok := suitetest.ComeWithin(done, within)
 	k.failIf(!ok, "Wait did not return within %s %s", within, why)
 	return w
@@ -61,7 +68,7 @@ func (k *kit) follow(done <-chan woken, again func() <-chan woken, id string, wi
 	for start := time.Now(); ; done = again() {
 		left := within - time.Since(start)
 		k.failIf(left <= 0, "following Wait did not find message %s within %s", id, within)
-		k.must("wait", k.woken(done, left, "though a message can be handed out").err)
+		k.woken(done, left, "though a message can be handed out")
 		if rs := k.try(1); len(rs) > 0 {
 			k.failIf(rs[0].ID != id, "message %s was handed out, want %s", rs[0].ID, id)
 			return rs[0]
@@ -87,8 +94,7 @@ func waitLosesNothing(k *kit) {
 	for range 3 {
 		k.idle()
 		k.stage(k.msg())
-		w := k.woken(k.waitLong(), soon(), "though a message had been committed before")
-		k.must("wait", w.err)
+		k.woken(k.waitLong(), soon(), "though a message had been committed before")
 		k.drain(1)
 	}
 }
@@ -113,7 +119,6 @@ func waitIsNotWokenInVain(k *kit) {
 		k.rollback(tx)
 		k.stage(k.msg(waybill.Delay(far)))
 		w := k.woken(done, short+soon(), "after its limit")
-		k.must("wait", w.err)
 		k.failIf(w.cause == core.WakeNotify, "Wait was notified after %s, but there is nothing to hand out", w.after)
 		k.idle()
 	}
@@ -123,7 +128,6 @@ func waitIsNotWokenInVain(k *kit) {
 func waitEndsAtLimit(k *kit) {
 	k.idle()
 	w := k.woken(k.wait(k.ctx, short), short+soon(), "after its limit")
-	k.must("wait", w.err)
 	k.failIf(w.cause == core.WakeStop, "Wait says it was stopped")
 }
 
@@ -134,12 +138,11 @@ func waitEndsWithContext(k *kit) {
 	defer cancel()
 	done := k.wait(ctx, long)
 	cancel()
-	if w := k.woken(done, soon(), "after its context had ended"); w.err != nil && !errors.Is(w.err, context.Canceled) {
+	if w := k.returned(done, soon(), "after its context had ended"); w.err != nil && !errors.Is(w.err, context.Canceled) {
 		k.fail("Wait failed when its context ended: %w", w.err)
 	} else if w.err == nil && w.cause != core.WakeStop && w.after > soon() {
 		k.fail("Wait returned %q when its context ended", w.cause)
 	}
 	k.stage(k.msg())
-	w := k.woken(k.waitLong(), soon(), "after a message was committed")
-	k.must("wait", w.err)
+	k.woken(k.waitLong(), soon(), "after a message was committed")
 }
