@@ -7,7 +7,7 @@ import (
 	"github.com/waybill-go/waybill/core/internal/suitetest"
 )
 
-var removeChecks = []named{
+var evictChecks = []named{
 	{"eviction-compares-heartbeats", evictionComparesHeartbeats},
 	{"eviction-counts-crashes-of-holds", evictionCountsCrashesOfHolds},
 	{"failed-attempt-ends-crashes", failedAttemptEndsCrashes},
@@ -15,9 +15,6 @@ var removeChecks = []named{
 	{"eviction-waits-for-no-lock", evictionWaitsForNoLock},
 	{"member-removes-itself", memberRemovesItself},
 	{"eviction-and-settle-exclude-each-other", evictionAndSettleExcludeEachOther},
-}
-
-var fenceChecks = []named{
 	{"evicted-session-is-not-known", evictedSessionIsNotKnown},
 	{"evicted-session-holds-nothing", evictedSessionHoldsNothing},
 	{"evicted-session-brings-nothing-due", evictedSessionBringsNothingDue},

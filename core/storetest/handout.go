@@ -1,6 +1,9 @@
 package storetest
 
 import (
+	"context"
+	"fmt"
+	"strconv"
 	"time"
 
 	"github.com/waybill-go/waybill"
@@ -9,9 +12,21 @@ import (
 	"github.com/waybill-go/waybill/internal/patience"
 )
 
-var timeChecks = []named{
+var handOutChecks = []named{
 	{"delay-is-honoured", delayIsHonoured},
 	{"deliver-at-is-honoured", deliverAtIsHonoured},
+	{"expires-in-centuries", expiresInYear9999},
+	{"calls-heed-their-context", callsHeedTheirContext},
+	{"unreadable-row-is-reported", unreadableRowIsReported},
+	{"age-counts-from-due", ageCountsFromDue},
+	{"counts-per-state", countsPerState},
+	{"settle-heeds-its-context", settleHeedsItsContext},
+	{"key-continues-after-abandoned", keyContinuesAfterAbandoned},
+	{"key-blocks-after-abandoned", keyBlocksAfterAbandoned},
+	{"order-within-transaction", orderWithinTransaction},
+	{"order-across-transactions", orderAcrossTransactions},
+	{"late-commit-is-not-skipped", lateCommitIsNotSkipped},
+	{"concurrent-commits-all-arrive", concurrentCommitsAllArrive},
 }
 
 // A message with a delay is handed out after it, by the store's clock, and holds up no other message. ST-07.
@@ -37,13 +52,6 @@ func deliverAtIsHonoured(k *kit) {
 	d := time.Until(at)
 	k.failIf(d > time.Second, "a message was handed out %s before its time", d)
 	k.none("it is due in an hour")
-}
-
-var readChecks = []named{
-	{"calls-heed-their-context", callsHeedTheirContext},
-	{"unreadable-row-is-reported", unreadableRowIsReported},
-	{"age-counts-from-due", ageCountsFromDue},
-	{"counts-per-state", countsPerState},
 }
 
 // Calls with an ended context fail at once, as an outage, which costs no message an attempt. They hold nothing. DB-02.
@@ -133,10 +141,6 @@ func countsPerState(k *kit) {
 	}
 }
 
-var settleChecks = []named{
-	{"settle-heeds-its-context", settleHeedsItsContext},
-}
-
 // A settle with an ended context that fails, fails in every slot, and the records can be settled afterwards. DB-01.
 func settleHeedsItsContext(k *kit) {
 	ids := k.stage(k.msgs(2)...)
@@ -145,11 +149,6 @@ func settleHeedsItsContext(k *kit) {
 	k.failIf(len(res) != 2 || (res[0] == nil) != (res[1] == nil), "a settle of two outcomes with an ended context gave %v, want one result for each", res)
 	k.published(rs...)
 	k.none("they were published")
-}
-
-var blockChecks = []named{
-	{"key-continues-after-abandoned", keyContinuesAfterAbandoned},
-	{"key-blocks-after-abandoned", keyBlocksAfterAbandoned},
 }
 
 // keys stages n messages each of some keys, in turn, and returns the ids per key.
@@ -185,4 +184,91 @@ func keyBlocksAfterAbandoned(k *kit) {
 	b.drainIDs(b.stage(b.msgs(2)...))
 	b.none("its key is blocked")
 	k.drainIDs(ids[1:]) // the option belongs to who reads
+}
+
+// Messages of one transaction keep the order of their staging. OR-08.
+func orderWithinTransaction(k *kit) {
+	tx := k.begin()
+	var ids []string
+	for n := range 5 {
+		ids = append(ids, stagedIDs(k.stageIn(tx, k.msgs(n+1)...))...)
+	}
+	k.commit(tx)
+	k.takeIDs(ids)
+}
+
+// Messages of transactions that follow each other keep their order. OR-08.
+func orderAcrossTransactions(k *kit) {
+	var ids []string
+	for range 10 {
+		ids = append(ids, k.stage(k.msg(), k.msg())...)
+	}
+	k.takeIDs(ids)
+}
+
+// A transaction that staged first and commits last is found, though later ones were published already. OR-08.
+func lateCommitIsNotSkipped(k *kit) {
+	late := k.begin()
+	lateIDs := stagedIDs(k.stageIn(late, k.msg(), k.msg(waybill.Key("key"))))
+	ctx, cancel := context.WithTimeout(k.ctx, time.Second)
+	defer cancel()
+	early := []waybill.Message{k.msg(waybill.ID(waybill.NewID())), k.msg(waybill.ID(waybill.NewID()), waybill.Key("key"))}
+	if err := k.tryStage(ctx, early...); err != nil {
+		k.undeclared(fmt.Sprintf("transactions that stage at the same time (%v)", err))
+	}
+	k.drainIDs([]string{early[0].ID, early[1].ID})
+	k.none("the late transaction has not committed")
+	k.commit(late)
+	k.drainIDs(lateIDs)
+	k.none("everything was published")
+}
+
+// Concurrent transactions can commit in any order: a member that hands out meanwhile gets every message once. OR-08.
+func concurrentCommitsAllArrive(k *kit) {
+	const writers, rounds = 4, 10
+	seen := map[string]bool{}
+	suitetest.Parallel(writers+1, func(w int) {
+		if w < writers {
+			for i := range rounds {
+				k.stageBusy(k.msg(waybill.ID(fmt.Sprintf("%d-%d", w, i))),
+					k.msg(waybill.ID(fmt.Sprintf("%d-%dk", w, i)), waybill.Key(strconv.Itoa(i%3))))
+			}
+			return
+		}
+		for len(seen) < 2*writers*rounds {
+			id := k.drain(1)[0].ID
+			k.failIf(seen[id], "message %s was handed out again after it had been published", id)
+			seen[id] = true
+		}
+	})
+	k.none("everything was published")
+}
+
+// A difference of two times saturates in Go at 292 years, and a number of microseconds overflows as a duration at the
+// same bound. The usual "never" of other languages is the year 9999, so that stores meet both.
+
+// never is the usual expiry of systems that know no other "never".
+var never = time.Date(9999, time.December, 31, 23, 59, 59, 999_999_000, time.UTC)
+
+// A message that expires in centuries is handed out with a life of centuries, at first and as a retry. ST-11.
+func expiresInYear9999(k *kit) {
+	const century = 100 * 365 * 24 * time.Hour
+	for _, at := range []time.Time{time.Date(2400, time.January, 1, 0, 0, 0, 0, time.UTC), never} {
+		m := k.msg(waybill.OccurredAt(at))
+		m.Expires = at
+		ids := k.stage(m)
+		for attempt := range 2 {
+			r := k.takeIDs(ids)[0]
+			k.failIf(!r.Expires || r.ExpiresIn < century, "a message that expires at %s has %s left at attempt %d, expires: %v", at, r.ExpiresIn, attempt+1, r.Expires)
+			e := &r.Envelope
+			k.failIf(!e.Expires.Equal(at) || !e.Time.Equal(at),
+				"a message of %s that expires then is handed out as one of %s that expires at %s", at, e.Time, e.Expires)
+			if attempt == 0 {
+				k.retry(r, 0)
+			} else {
+				k.published(r)
+			}
+		}
+	}
+	k.none("all were published")
 }
