@@ -10,28 +10,14 @@ import (
 
 // Messages that come again on purpose, or that no queue waits for.
 var againChecks = []named{
-	{
-		"publish-unroutable-alone", ofPublisher,
-		"A message that no queue gets is an error that matches ErrUnroutable, also alone in its batch.", publishUnroutableAlone,
-	},
-	{
-		"unroutable-then-bound", ofPublisher,
-		"A message that was unroutable arrives when it is sent again after a queue was bound.", unroutableThenBound,
-	},
-	{
-		"keeps-unread", ofPublisher,
-		"A log keeps a message that no queue gets yet for the queues to come.", keepsUnread,
-	},
-	{
-		"publish-same-id-again", ofPublisher,
-		"A message that is sent again with its id arrives again.", publishSameIDAgain,
-	},
-	{
-		"publish-expired", ofPublisher,
-		"An expired message is not dropped as a success: it is an error, or it arrives.", publishExpired,
-	},
+	{"publish-unroutable-alone", ofPublisher, publishUnroutableAlone},
+	{"unroutable-then-bound", ofPublisher, unroutableThenBound},
+	{"keeps-unread", ofPublisher, keepsUnread},
+	{"publish-same-id-again", ofPublisher, publishSameIDAgain},
+	{"publish-expired", ofPublisher, publishExpired},
 }
 
+// A message that no queue gets is an error that matches ErrUnroutable, also alone in its batch.
 func publishUnroutableAlone(k *kit) {
 	k.needs(k.pub.DetectsUnroutable, "PublisherTraits.DetectsUnroutable")
 	r, name := k.queue("bound")
@@ -52,7 +38,9 @@ func (k *kit) unroutable(m waybill.Envelope) {
 	}
 }
 
-// unroutableThenBound is what a relay does while a queue is missing. A broker that remembers ids drops the second one.
+// A message that was unroutable arrives when it is sent again after a queue was bound.
+//
+// The check does what a relay does while a queue is missing. A broker that remembers ids drops the second one.
 func unroutableThenBound(k *kit) {
 	k.needs(k.pub.DetectsUnroutable, "PublisherTraits.DetectsUnroutable")
 	name := k.name()
@@ -64,6 +52,7 @@ func unroutableThenBound(k *kit) {
 	k.same(m, k.consume(r, 1)[0].Envelope, "sent again after the queue was bound")
 }
 
+// A log keeps a message that no queue gets yet for the queues to come.
 func keepsUnread(k *kit) {
 	k.needs(k.pub.KeepsUnread, "PublisherTraits.KeepsUnread")
 	k.failIf(k.pub.DetectsUnroutable, "PublisherTraits has both KeepsUnread and DetectsUnroutable, but nothing is unroutable for a log")
@@ -74,8 +63,10 @@ func keepsUnread(k *kit) {
 	k.exactly(want, k.consume(r, len(want)))
 }
 
-// publishSameIDAgain sends a message again after it was done, after it was parked, and while it waits: as a relay does
-// after an unknown result, and an operator after a mistake.
+// A message that is sent again with its id arrives again.
+//
+// The check sends a message again after it was done, after it was parked, and while it waits: as a relay does after an
+// unknown result, and an operator after a mistake.
 func publishSameIDAgain(k *kit) {
 	r, name := k.queue("a")
 	m := message(name+".a", 0)
@@ -92,6 +83,7 @@ func publishSameIDAgain(k *kit) {
 	k.exactly([]waybill.Envelope{m}, k.consume(r, 1))
 }
 
+// An expired message is not dropped as a success: it is an error, or it arrives.
 func publishExpired(k *kit) {
 	r, name := k.queue("a")
 	m := message(name+".a", 0)

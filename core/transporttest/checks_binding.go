@@ -8,30 +8,12 @@ import (
 )
 
 var bindingChecks = []named{
-	{
-		"binding-exact", ofSubscriber,
-		"A binding without wildcards gets its topic, and no other.", bindingExact,
-	},
-	{
-		"binding-word", ofSubscriber,
-		"In a binding * stands for one word, anywhere.", bindingWord,
-	},
-	{
-		"binding-tail", ofSubscriber,
-		"In a binding # as the last word stands for any number of words, none included.", bindingTail,
-	},
-	{
-		"binding-wildcards", ofSubscriber,
-		"In a binding # stands for any number of words anywhere, and topics stay as they were published.", bindingAll,
-	},
-	{
-		"binding-overlap", ofSubscriber,
-		"A queue gets one copy of a message, however many of its bindings fit.", bindingOverlap,
-	},
-	{
-		"bindings-add-up", ofSubscriber,
-		"A subscription adds its bindings to those that the queue has, and removes none.", bindingsAddUp,
-	},
+	{"binding-exact", ofSubscriber, bindingExact},
+	{"binding-word", ofSubscriber, bindingWord},
+	{"binding-tail", ofSubscriber, bindingTail},
+	{"binding-wildcards", ofSubscriber, bindingAll},
+	{"binding-overlap", ofSubscriber, bindingOverlap},
+	{"bindings-add-up", ofSubscriber, bindingsAddUp},
 }
 
 // everything returns the bindings for topics of one name: one wildcard, or each topic by itself.
@@ -46,6 +28,7 @@ func (k *kit) everything(name string, suffixes ...string) []string {
 	return out
 }
 
+// A binding without wildcards gets its topic, and no other.
 func bindingExact(k *kit) {
 	r, name := k.queue("a.b", "c")
 	suffixes := []string{"a", "a.b", "a.b.c", "b", "c"}
@@ -64,16 +47,19 @@ func bindingExact(k *kit) {
 	k.nothing(r, "the queue is bound for two topics")
 }
 
+// In a binding * stands for one word, anywhere.
 func bindingWord(k *kit) {
 	k.needs(k.sub.Wildcards >= core.WildcardsWord, "SubscriberTraits.Wildcards = WildcardsWord")
 	k.wildcards(map[string][]int{".*": {1}, ".user.*": {2}, ".*.created": {2, 4}, ".*.*.eu": {3, 5}, ".user.*.*": {3}})
 }
 
+// In a binding # as the last word stands for any number of words, none included.
 func bindingTail(k *kit) {
 	k.needs(k.sub.Wildcards >= core.WildcardsTail, "SubscriberTraits.Wildcards = WildcardsTail")
 	k.wildcards(map[string][]int{".#": {0, 1, 2, 3, 4, 5}, ".user.#": {1, 2, 3}, ".*.#": {1, 2, 3, 4, 5}, ".*.created.#": {2, 3, 4, 5}})
 }
 
+// In a binding # stands for any number of words anywhere, and topics stay as they were published.
 func bindingAll(k *kit) {
 	k.needs(k.sub.Wildcards == core.WildcardsAll, "SubscriberTraits.Wildcards = WildcardsAll")
 	k.wildcards(map[string][]int{".#.created": {2, 4}, ".#.eu": {3, 5}, ".#.created.#": {2, 3, 4, 5}, ".#.user.#": {1, 2, 3}})
@@ -124,7 +110,9 @@ func (k *kit) topics(r core.Receiver, want []waybill.Envelope) []*waybill.Delive
 	return ds
 }
 
-// bindingOverlap binds one queue twice for the same topic.
+// A queue gets one copy of a message, however many of its bindings fit.
+//
+// The check binds one queue twice for the same topic.
 func bindingOverlap(k *kit) {
 	name := k.name()
 	bindings := []string{name + ".a", name + ".a"}
@@ -144,7 +132,9 @@ func bindingOverlap(k *kit) {
 	k.nothing(r, "a queue gets one copy, however many bindings fit")
 }
 
-// bindingsAddUp subscribes with other bindings, as two releases of a program do.
+// A subscription adds its bindings to those that the queue has, and removes none.
+//
+// The check subscribes with other bindings, as two releases of a program do.
 func bindingsAddUp(k *kit) {
 	r, name := k.queue("a")
 	other := k.subscribe(name, name+".b")

@@ -10,30 +10,12 @@ import (
 
 // The rules of counting: attempts, redeliveries, and the parts of a message that every delivery keeps.
 var countChecks = []named{
-	{
-		"release-costs-nothing", ofSubscriber,
-		"A release raises neither Attempt nor Redeliveries, however often.", releaseCostsNothing,
-	},
-	{
-		"retry-is-no-redelivery", ofSubscriber,
-		"A retry raises Attempt, and not Redeliveries.", retryIsNoRedelivery,
-	},
-	{
-		"stops-in-order", ofSubscriber,
-		"A message that an ordered receiver gives back at its end, as in a long outage with many restarts, does not reach MaxDeliveries.", stopsInOrder,
-	},
-	{
-		"one-count", ofSubscriber,
-		"With AttemptsAreDeliveries, Attempt is the number of the delivery, and Redeliveries one less.", oneCount,
-	},
-	{
-		"redelivery-keeps-properties", ofSubscriber,
-		"A release and a redelivery after a close come with every property.", redeliveryKeepsProperties,
-	},
-	{
-		"unreadable", ofSubscriber,
-		"A message that cannot be read is delivered with Err, can be rejected, and stops nothing.", unreadable,
-	},
+	{"release-costs-nothing", ofSubscriber, releaseCostsNothing},
+	{"retry-is-no-redelivery", ofSubscriber, retryIsNoRedelivery},
+	{"stops-in-order", ofSubscriber, stopsInOrder},
+	{"one-count", ofSubscriber, oneCount},
+	{"redelivery-keeps-properties", ofSubscriber, redeliveryKeepsProperties},
+	{"unreadable", ofSubscriber, unreadable},
 }
 
 // counts gives up unless d has these counts. Redeliveries need not be known.
@@ -48,7 +30,9 @@ func (k *kit) twoCounts() {
 	k.needs(!k.sub.AttemptsAreDeliveries, "an Attempt apart from deliveries (SubscriberTraits.AttemptsAreDeliveries)")
 }
 
-// releaseCostsNothing is an outage of a handler's database: the consumer releases at each probe.
+// A release raises neither Attempt nor Redeliveries, however often.
+//
+// The check releases as often as a consumer does in an outage of the handler's database, which releases at each probe.
 func releaseCostsNothing(k *kit) {
 	k.twoCounts()
 	r, name := k.queue("a")
@@ -75,6 +59,7 @@ func (k *kit) once(n int, d *waybill.Delivery) int {
 	return 0
 }
 
+// A retry raises Attempt, and not Redeliveries.
 func retryIsNoRedelivery(k *kit) {
 	k.twoCounts()
 	r, name := k.queue("a")
@@ -87,7 +72,10 @@ func retryIsNoRedelivery(k *kit) {
 	k.consume(r, 1)
 }
 
-// stopsInOrder stops as often as a service that is restarted again and again while a dependency is down.
+// A message that an ordered receiver gives back at its end, as in a long outage with many restarts, does not reach
+// MaxDeliveries.
+//
+// The check stops as often as a service that is restarted again and again while a dependency is down.
 func stopsInOrder(k *kit) {
 	k.twoCounts()
 	k.needs(k.sub.SingleActive, "SubscriberTraits.SingleActive")
@@ -108,6 +96,7 @@ func stopsInOrder(k *kit) {
 	k.consume(k.subscribeTo(sub), 1)
 }
 
+// With AttemptsAreDeliveries, Attempt is the number of the delivery, and Redeliveries one less.
 func oneCount(k *kit) {
 	k.needs(k.sub.AttemptsAreDeliveries, "SubscriberTraits.AttemptsAreDeliveries")
 	r, name := k.queue("a")
@@ -130,6 +119,8 @@ func oneCount(k *kit) {
 	}
 }
 
+// A release and a redelivery after a close come with every property.
+//
 // CO-14.
 func redeliveryKeepsProperties(k *kit) {
 	r, name := k.queue("a")
@@ -153,6 +144,7 @@ func redeliveryKeepsProperties(k *kit) {
 	k.settle(r, core.AckDone(get("retried, after its receiver was closed")))
 }
 
+// A message that cannot be read is delivered with Err, can be rejected, and stops nothing.
 func unreadable(k *kit) {
 	k.needs(k.h.Unreadable != nil, "Harness.Unreadable")
 	r, name := k.queue("a")

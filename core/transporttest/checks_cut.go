@@ -13,27 +13,11 @@ import (
 
 // The effects of a cut link on calls in progress.
 var cutChecks = []named{
-	{
-		"publish-over-cut", ofPublisher,
-		"A publish while the link is cut is an outage, or it has arrived.", publishOverCut,
-	},
-	{
-		"publish-again-unanswered", ofPublisher,
-		"With TwoCopiesAtMost, a message that is published again and again while no answer comes has two copies at most.", publishAgainUnanswered,
-	},
-	{
-		"settle-over-cut", ofSubscriber,
-		"A settle while the link is cut is an error, and the message comes again; or it has happened, and it does not.", settleOverCut,
-	},
-	{
-		"in-order-over-cut", ofSubscriber,
-		"With InOrder no delivery of a key passes one that a cut link has lost: messages come again from the oldest one that is not done.",
-		inOrderOverCut,
-	},
-	{
-		"restart", ofEither,
-		"Over a restart of the broker no confirmed message is lost, and both directions recover by themselves.", restart,
-	},
+	{"publish-over-cut", ofPublisher, publishOverCut},
+	{"publish-again-unanswered", ofPublisher, publishAgainUnanswered},
+	{"settle-over-cut", ofSubscriber, settleOverCut},
+	{"in-order-over-cut", ofSubscriber, inOrderOverCut},
+	{"restart", ofEither, restart},
 }
 
 // cutFor is how long calls wait for an answer over the cut link.
@@ -98,6 +82,7 @@ func (k *kit) subscribeThrough(ctx context.Context, sub core.Subscription) core.
 	}
 }
 
+// A publish while the link is cut is an outage, or it has arrived.
 func publishOverCut(k *kit) {
 	k.needs(k.h.Cut != nil, "Harness.Cut")
 	k.needs(k.pub.Confirmed, "PublisherTraits.Confirmed")
@@ -124,9 +109,10 @@ func publishOverCut(k *kit) {
 	k.await(ctx, moved, r, left)
 }
 
-// publishAgainUnanswered publishes a message eight times while the answers are lost, and then until that succeeds. A
-// message of its key comes behind all copies.
-// TR-17.
+// With TwoCopiesAtMost, a message that is published again and again while no answer comes has two copies at most.
+//
+// The check publishes a message eight times while the answers are lost, and then until that succeeds. A message of its
+// key comes behind all copies. TR-17.
 func publishAgainUnanswered(k *kit) {
 	k.needs(k.h.Deafen != nil, "Harness.Deafen")
 	k.needs(k.pub.TwoCopiesAtMost, "PublisherTraits.TwoCopiesAtMost")
@@ -162,7 +148,9 @@ func publishAgainUnanswered(k *kit) {
 	k.failIf(copies < 1 || copies > 2, "a message that was published again eight times without an answer has %d copies, want one or two", copies)
 }
 
-// settleOverCut settles each way, closes the receiver, and looks at what another one gets.
+// A settle while the link is cut is an error, and the message comes again; or it has happened, and it does not.
+//
+// The check settles each way, closes the receiver, and looks at what another one gets.
 func settleOverCut(k *kit) {
 	k.needs(k.h.Cut != nil, "Harness.Cut")
 	k.needs(!k.h.SettlesUnanswered, "an answer to a settle, by Harness.SettlesUnanswered,")
@@ -192,10 +180,12 @@ func settleOverCut(k *kit) {
 	}
 }
 
-// inOrderOverCut holds the messages of a key over a cut, settles the first one, and gives the others back as a consumer
+// With InOrder no delivery of a key passes one that a cut link has lost: messages come again from the oldest one that
+// is not done.
+//
+// The check holds the messages of a key over a cut, settles the first one, and gives the others back as a consumer
 // does when that fails. Then it handles one at a time. The first settle may be unknown, so its message may never come.
-// The last message of the key is published afterwards.
-// CO-22.
+// The last message of the key is published afterwards. CO-22.
 func inOrderOverCut(k *kit) {
 	k.needs(k.h.Cut != nil, "Harness.Cut")
 	k.needs(k.sub.SingleActive, "SubscriberTraits.SingleActive")
@@ -246,8 +236,10 @@ func (k *kit) settleOwed(ctx context.Context, r core.Receiver, a core.Ack) error
 	}
 }
 
-// restart restarts the broker under a receiver that holds deliveries. Confirmed messages must come, once or twice, and
-// both ends must work again by themselves.
+// Over a restart of the broker no confirmed message is lost, and both directions recover by themselves.
+//
+// The check restarts the broker under a receiver that holds deliveries. Confirmed messages must come, once or twice,
+// and both ends must work again by themselves.
 func restart(k *kit) {
 	k.needs(k.h.Restart != nil, "Harness.Restart")
 	k.needs(k.pub.Confirmed, "PublisherTraits.Confirmed")

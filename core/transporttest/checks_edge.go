@@ -15,47 +15,16 @@ import (
 
 // Numbers that are not small, contexts that have ended, and a broker that refuses writes.
 var edgeChecks = []named{
-	{
-		"settle-cancelled", ofSubscriber,
-		"A settle under an ended context says what became of each delivery: a success holds, and after an error it is settled again, or comes again if its lease was lost.",
-		settleCancelled,
-	},
-	{
-		"largest-message", ofEither,
-		"A message of MaxMessageBytes arrives, is retried, and is parked, whole; without that bound one of 4 MiB.", largestMessage,
-	},
-	{
-		"reject-with-the-longest-error", ofSubscriber,
-		"A message is parked however long the text of its error is.", rejectLongestError,
-	},
-	{
-		"retry-of-milliseconds", ofSubscriber,
-		"A retry delay below all of RetryDelays is held longer, never shorter.", retryOfMilliseconds,
-	},
-	{
-		"key-order-prefix-too-large", ofPublisher,
-		"A message that is refused as too large also fails what is behind it with its key in the same call, with ErrPredecessorFailed.", keyOrderPrefixTooLarge,
-	},
-	{
-		"bindings-of-another-process", ofSubscriber,
-		"A receiver gets what another process has bound its queue for since.", bindingsOfAnother,
-	},
-	{
-		"publish-refused", ofPublisher,
-		"A message that the broker refuses is an error.", publishRefused,
-	},
-	{
-		"refused-alone", ofPublisher,
-		"A message that a limit of the broker is too low for fails for good, and names the limit; it costs its neighbours nothing.", refusedAlone,
-	},
-	{
-		"copy-refused", ofSubscriber,
-		"A retry or a rejection whose copy the broker refuses loses nothing.", copyRefused,
-	},
-	{
-		"settle-refused", ofSubscriber,
-		"A settle that the broker refuses is an error, and can be made again.", settleRefused,
-	},
+	{"settle-cancelled", ofSubscriber, settleCancelled},
+	{"largest-message", ofEither, largestMessage},
+	{"reject-with-the-longest-error", ofSubscriber, rejectLongestError},
+	{"retry-of-milliseconds", ofSubscriber, retryOfMilliseconds},
+	{"key-order-prefix-too-large", ofPublisher, keyOrderPrefixTooLarge},
+	{"bindings-of-another-process", ofSubscriber, bindingsOfAnother},
+	{"publish-refused", ofPublisher, publishRefused},
+	{"refused-alone", ofPublisher, refusedAlone},
+	{"copy-refused", ofSubscriber, copyRefused},
+	{"settle-refused", ofSubscriber, settleRefused},
 }
 
 // verdicts is one ack of each kind.
@@ -71,7 +40,10 @@ func comesAgain(a core.Ack) bool {
 	return a.Verdict == core.VerdictRetry || a.Verdict == core.VerdictRelease
 }
 
-// settleCancelled settles as a consumer does at the end of a drain, or of a handler's time.
+// A settle under an ended context says what became of each delivery: a success holds, and after an error it is settled
+// again, or comes again if its lease was lost.
+//
+// The check settles as a consumer does at the end of a drain, or of a handler's time.
 func settleCancelled(k *kit) {
 	r, name := k.queue("a")
 	k.publish(messages(name+".a", 4)...)
@@ -112,6 +84,7 @@ func sized(topic string, n int) waybill.Envelope {
 	return m
 }
 
+// A message of MaxMessageBytes arrives, is retried, and is parked, whole; without that bound one of 4 MiB.
 func largestMessage(k *kit) {
 	n := 4 << 20
 	if k.pub.MaxMessageBytes > 0 {
@@ -156,6 +129,7 @@ func (k *kit) settleThrough(r core.Receiver, a core.Ack) (again bool) {
 	}
 }
 
+// A message is parked however long the text of its error is.
 func rejectLongestError(k *kit) {
 	r, name := k.queue("a")
 	m := full(name + ".a")
@@ -166,6 +140,7 @@ func rejectLongestError(k *kit) {
 	k.parked(name, m, waybill.ReasonRejected, core.ErrorText(err))
 }
 
+// A retry delay below all of RetryDelays is held longer, never shorter.
 func retryOfMilliseconds(k *kit) {
 	r, name := k.queue("a")
 	k.publish(message(name+".a", 0))
@@ -175,7 +150,10 @@ func retryOfMilliseconds(k *kit) {
 	k.consume(r, 1)
 }
 
-// keyOrderPrefixTooLarge is keyOrderPrefix for brokers for which nothing is unroutable.
+// A message that is refused as too large also fails what is behind it with its key in the same call, with
+// ErrPredecessorFailed.
+//
+// The check is that of keyOrderPrefix, for brokers for which nothing is unroutable.
 func keyOrderPrefixTooLarge(k *kit) {
 	k.needs(k.pub.KeyOrder == core.KeyOrderPipelinedPrefix, "PublisherTraits.KeyOrder = KeyOrderPipelinedPrefix")
 	k.needs(k.pub.MaxMessageBytes > 0, "PublisherTraits.MaxMessageBytes")
@@ -188,7 +166,9 @@ func keyOrderPrefixTooLarge(k *kit) {
 	k.prefix(batch, bad)
 }
 
-// bindingsOfAnother subscribes elsewhere, as a new release of a program does beside the old one.
+// A receiver gets what another process has bound its queue for since.
+//
+// The check subscribes elsewhere, as a new release of a program does beside the old one.
 func bindingsOfAnother(k *kit) {
 	k.needs(k.h.Reopen != nil, "Harness.Reopen")
 	r, name := k.queue("a")
@@ -225,6 +205,7 @@ func (k *kit) refuse(what Refused, fn func()) {
 	fn()
 }
 
+// A message that the broker refuses is an error.
 func publishRefused(k *kit) {
 	k.needs(k.h.Refuse != nil, "Harness.Refuse")
 	k.needs(k.pub.Confirmed, "PublisherTraits.Confirmed")
@@ -242,8 +223,11 @@ func publishRefused(k *kit) {
 	k.await(ctx, moved, r, map[string]bool{last.ID: true})
 }
 
-// refusedAlone publishes large messages between small ones until each has its last result, as a relay does. A broker
-// may close the connection at a large one, so that the results of a call are unknown.
+// A message that a limit of the broker is too low for fails for good, and names the limit; it costs its neighbours
+// nothing.
+//
+// The check publishes large messages between small ones until each has its last result, as a relay does. A broker may
+// close the connection at a large one, so that the results of a call are unknown.
 func refusedAlone(k *kit) {
 	k.needs(k.h.SizeLimit != "", "Harness.SizeLimit")
 	r, name := k.queue("a")
@@ -307,7 +291,9 @@ func (k *kit) publishMixed(batch []waybill.Envelope, small map[string]bool, roun
 	return again
 }
 
-// copyRefused loses the receiver right after a retry and a rejection, as a process that is killed, before it can settle
+// A retry or a rejection whose copy the broker refuses loses nothing.
+//
+// The check loses the receiver right after a retry and a rejection, as a process that is killed, before it can settle
 // again.
 func copyRefused(k *kit) {
 	k.needs(k.h.Refuse != nil, "Harness.Refuse")
@@ -336,6 +322,7 @@ func copyRefused(k *kit) {
 	}
 }
 
+// A settle that the broker refuses is an error, and can be made again.
 func settleRefused(k *kit) {
 	k.needs(!k.h.SettlesUnanswered, "an answer to a settle, by Harness.SettlesUnanswered,")
 	r, name := k.queue("a")

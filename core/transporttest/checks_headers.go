@@ -15,11 +15,7 @@ import (
 )
 
 var headerChecks = []named{
-	{
-		"headers-at-the-limit", ofEither,
-		"A message with as many bytes of headers as the transport publishes is given back, retried and parked. If it has no room for a retry, it is parked as too large.",
-		headersAtTheLimit,
-	},
+	{"headers-at-the-limit", ofEither, headersAtTheLimit},
 }
 
 // withHeaders returns a message with about n bytes of headers more than full has.
@@ -33,6 +29,8 @@ func withHeaders(topic string, n int) waybill.Envelope {
 	return m
 }
 
+// A message with as many bytes of headers as the transport publishes is given back, retried and parked. If it has no
+// room for a retry, it is parked as too large.
 func headersAtTheLimit(k *kit) {
 	most := 256 << 10
 	if k.pub.MaxMessageBytes > 0 {

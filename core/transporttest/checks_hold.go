@@ -10,14 +10,8 @@ import (
 
 // How long a delivery is a receiver's.
 var holdChecks = []named{
-	{
-		"hold-renewed", ofSubscriber,
-		"A delivery that is renewed every third of HoldFor stays its receiver's for longer than HoldFor.", holdRenewed,
-	},
-	{
-		"hold-ends", ofSubscriber,
-		"A delivery that is not renewed is another receiver's after HoldFor, and its first receiver cannot take it away.", holdEnds,
-	},
+	{"hold-renewed", ofSubscriber, holdRenewed},
+	{"hold-ends", ofSubscriber, holdEnds},
 }
 
 // maxHold is the longest HoldFor that the suite waits for.
@@ -49,7 +43,9 @@ func (k *kit) inTime(fn func() bool) {
 	k.needs(false, "a machine that is fast enough for SubscriberTraits.HoldFor: let the harness set a longer one")
 }
 
-// holdRenewed holds twice HoldFor, as a slow handler does, while another receiver waits.
+// A delivery that is renewed every third of HoldFor stays its receiver's for longer than HoldFor.
+//
+// The check holds twice HoldFor, as a slow handler does, while another receiver waits.
 func holdRenewed(k *kit) {
 	k.inTime(func() bool {
 		begun := time.Now()
@@ -87,7 +83,9 @@ func holdRenewed(k *kit) {
 	})
 }
 
-// holdEnds holds for too long.
+// A delivery that is not renewed is another receiver's after HoldFor, and its first receiver cannot take it away.
+//
+// The check holds for too long.
 func holdEnds(k *kit) {
 	k.inTime(func() bool {
 		r, other, d := k.hold()

@@ -11,44 +11,18 @@ import (
 )
 
 var lifeChecks = []named{
-	{
-		"subscribe-nonsense", ofSubscriber,
-		"A subscription that makes no sense is refused, and one with all defaults works.", subscribeNonsense,
-	},
-	{
-		"subscription-ends-with-context", ofSubscriber,
-		"The end of a subscription's context ends its receiver, which gives back what it held.", subscriptionEnds,
-	},
-	{
-		"receive-ends-with-context", ofSubscriber,
-		"A Receive ends with its context, and the receiver goes on.", receiveEnds,
-	},
-	{
-		"close-returns-unsettled", ofSubscriber,
-		"A closed receiver gives back what it did not settle.", closeReturnsUnsettled,
-	},
-	{
-		"close-counts-redeliveries", ofSubscriber,
-		"Redeliveries counts the deliveries before this one that had no outcome.", closeCountsRedeliveries,
-	},
-	{
-		"close-ends-receive", ofSubscriber,
-		"Close ends a blocked Receive with ErrClosed.", closeEndsReceive,
-	},
-	{
-		"close-twice", ofSubscriber,
-		"A receiver can be closed twice, and from several goroutines.", closeTwice,
-	},
-	{
-		"transport-close", ofEither,
-		"After Close everything answers ErrClosed, which costs no attempt.", transportClose,
-	},
-	{
-		"transport-close-ends-receive", ofSubscriber,
-		"Close of the transport ends a blocked Receive with ErrClosed.", transportCloseEndsReceive,
-	},
+	{"subscribe-nonsense", ofSubscriber, subscribeNonsense},
+	{"subscription-ends-with-context", ofSubscriber, subscriptionEnds},
+	{"receive-ends-with-context", ofSubscriber, receiveEnds},
+	{"close-returns-unsettled", ofSubscriber, closeReturnsUnsettled},
+	{"close-counts-redeliveries", ofSubscriber, closeCountsRedeliveries},
+	{"close-ends-receive", ofSubscriber, closeEndsReceive},
+	{"close-twice", ofSubscriber, closeTwice},
+	{"transport-close", ofEither, transportClose},
+	{"transport-close-ends-receive", ofSubscriber, transportCloseEndsReceive},
 }
 
+// A subscription that makes no sense is refused, and one with all defaults works.
 func subscribeNonsense(k *kit) {
 	for _, sub := range []core.Subscription{{Bindings: []string{k.name()}}, {}} {
 		_, err := k.subscriber.Subscribe(k.ctx, sub)
@@ -64,7 +38,9 @@ func subscribeNonsense(k *kit) {
 	k.failIf(err == nil, "a subscription was opened under a cancelled context")
 }
 
-// subscriptionEnds ends the context in which a receiver lives, instead of closing it.
+// The end of a subscription's context ends its receiver, which gives back what it held.
+//
+// The check ends the context in which a receiver lives, instead of closing it.
 func subscriptionEnds(k *kit) {
 	name := k.name()
 	ctx, cancel := context.WithCancel(k.ctx)
@@ -78,7 +54,9 @@ func subscriptionEnds(k *kit) {
 	k.exactly([]waybill.Envelope{m}, k.consume(k.subscribe(name, name+".a"), 1))
 }
 
-// receiveEnds cancels a Receive that has nothing to return.
+// A Receive ends with its context, and the receiver goes on.
+//
+// The check cancels a Receive that has nothing to return.
 func receiveEnds(k *kit) {
 	r, name := k.queue("a")
 	k.nothing(r, "nothing was published")
@@ -94,8 +72,9 @@ func receiveEnds(k *kit) {
 	k.exactly([]waybill.Envelope{m}, k.consume(r, 1))
 }
 
-// closeReturnsUnsettled: the deliveries that were received, and the messages that were not, go to another receiver.
-// CO-17.
+// A closed receiver gives back what it did not settle.
+//
+// The deliveries that were received, and the messages that were not, go to another receiver. CO-17.
 func closeReturnsUnsettled(k *kit) {
 	name := k.name()
 	sub := subscription(name, name+".a")
@@ -112,6 +91,7 @@ func closeReturnsUnsettled(k *kit) {
 	k.nothing(b, "all messages were done")
 }
 
+// Redeliveries counts the deliveries before this one that had no outcome.
 func closeCountsRedeliveries(k *kit) {
 	k.needs(k.sub.CountsRedeliveries, "SubscriberTraits.CountsRedeliveries")
 	r, name := k.queue("a")
@@ -128,6 +108,7 @@ func closeCountsRedeliveries(k *kit) {
 	}
 }
 
+// Close ends a blocked Receive with ErrClosed.
 func closeEndsReceive(k *kit) {
 	r, _ := k.queue("a")
 	k.endsReceive(r, func(ctx context.Context) error { return r.Close(ctx) })
@@ -159,6 +140,7 @@ func (k *kit) receiveIsClosed(r core.Receiver) {
 	k.failIf(!isClosed(err) || len(ds) > 0, "receive of a closed receiver returned %d deliveries and error %v; want waybill.ErrClosed", len(ds), err)
 }
 
+// A receiver can be closed twice, and from several goroutines.
 func closeTwice(k *kit) {
 	r, _ := k.queue("a")
 	k.closeReceiver(r)
@@ -174,6 +156,7 @@ func (k *kit) closeTransport(ctx context.Context) error {
 	return call(ctx, k, "close transport", func() error { return k.h.Close(ctx) })
 }
 
+// After Close everything answers ErrClosed, which costs no attempt.
 func transportClose(k *kit) {
 	k.needs(k.h.Close != nil, "Harness.Close")
 	r, name := k.queue("a")
@@ -199,6 +182,7 @@ func transportClose(k *kit) {
 	k.closeReceiver(r)
 }
 
+// Close of the transport ends a blocked Receive with ErrClosed.
 func transportCloseEndsReceive(k *kit) {
 	k.needs(k.h.Close != nil, "Harness.Close")
 	r, _ := k.queue("a")

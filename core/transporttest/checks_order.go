@@ -11,18 +11,9 @@ import (
 )
 
 var orderChecks = []named{
-	{
-		"single-active-receiver", ofSubscriber,
-		"With InOrder one receiver at a time gets the deliveries of a key, in queue order, and goes on with the oldest after a release or an end.", singleActive,
-	},
-	{
-		"release-before-the-next", ofSubscriber,
-		"With InOrder a released delivery comes before the next of its key.", releaseBeforeNext,
-	},
-	{
-		"release-keeps-order", ofSubscriber,
-		"Deliveries of one key that are released in one call keep their order.", releaseKeepsOrder,
-	},
+	{"single-active-receiver", ofSubscriber, singleActive},
+	{"release-before-the-next", ofSubscriber, releaseBeforeNext},
+	{"release-keeps-order", ofSubscriber, releaseKeepsOrder},
 }
 
 // oneKey publishes n messages of one key, one at a time, so that the queue's order is known.
@@ -77,7 +68,10 @@ func (k *kit) active(what string, limit int, want []waybill.Envelope, rs ...core
 	return r, ds
 }
 
-// singleActive opens three receivers of a queue that keeps the order up to the handler. Each may hold fewer deliveries
+// With InOrder one receiver at a time gets the deliveries of a key, in queue order, and goes on with the oldest after
+// a release or an end.
+//
+// The check opens three receivers of a queue that keeps the order up to the handler. Each may hold fewer deliveries
 // than there are, one at least. OR-09.
 func singleActive(k *kit) {
 	k.needs(k.sub.SingleActive, "SubscriberTraits.SingleActive")
@@ -104,7 +98,9 @@ func singleActive(k *kit) {
 	}
 }
 
-// releaseBeforeNext releases while the next of the key waits beside it.
+// With InOrder a released delivery comes before the next of its key.
+//
+// The check releases while the next of the key waits beside it.
 func releaseBeforeNext(k *kit) {
 	k.needs(k.sub.SingleActive, "SubscriberTraits.SingleActive")
 	name := k.name()
@@ -126,6 +122,7 @@ func releaseBeforeNext(k *kit) {
 	}
 }
 
+// Deliveries of one key that are released in one call keep their order.
 func releaseKeepsOrder(k *kit) {
 	k.needs(k.sub.KeyOrder, "SubscriberTraits.KeyOrder")
 	r, name := k.queue("a")

@@ -16,46 +16,16 @@ import (
 
 // The checks of the capability admin.ParkedQueue. A transport without it skips them. RM-08.
 var parkedChecks = []named{
-	{
-		"parked-list", ofSubscriber,
-		"A list shows parked messages, oldest first, without bodies, and changes nothing.", parkedList,
-	},
-	{
-		"parked-replay", ofSubscriber,
-		"A replayed message comes back to its queue as it was published, as a first attempt, and is parked no longer.", parkedReplay,
-	},
-	{
-		"parked-replay-again", ofSubscriber,
-		"One replay replays each message once, even if it is parked again meanwhile.", parkedReplayAgain,
-	},
-	{
-		"parked-filter", ofSubscriber,
-		"A filter by id, topic and reason selects what fits all of its parts.", parkedFilter,
-	},
-	{
-		"parked-refuses", ofSubscriber,
-		"What an operator cannot mean is refused as ErrInvalid, and a queue that does not exist as ErrNotFound.", parkedRefuses,
-	},
-	{
-		"parked-limit-and-progress", ofSubscriber,
-		"A replay heeds its limit and tells its progress.", parkedLimit,
-	},
-	{
-		"parked-rate", ofSubscriber,
-		"A replay and a purge heed their rate, and say how far they came when they are cancelled.", parkedRate,
-	},
-	{
-		"parked-expired", ofSubscriber,
-		"A replay leaves expired messages parked.", parkedExpired,
-	},
-	{
-		"parked-purge", ofSubscriber,
-		"A purge deletes the messages of its filter, and no more.", parkedPurge,
-	},
-	{
-		"parked-concurrently", ofSubscriber,
-		"Lists and replays at the same time neither lose nor double a message.", parkedConcurrently,
-	},
+	{"parked-list", ofSubscriber, parkedList},
+	{"parked-replay", ofSubscriber, parkedReplay},
+	{"parked-replay-again", ofSubscriber, parkedReplayAgain},
+	{"parked-filter", ofSubscriber, parkedFilter},
+	{"parked-refuses", ofSubscriber, parkedRefuses},
+	{"parked-limit-and-progress", ofSubscriber, parkedLimit},
+	{"parked-rate", ofSubscriber, parkedRate},
+	{"parked-expired", ofSubscriber, parkedExpired},
+	{"parked-purge", ofSubscriber, parkedPurge},
+	{"parked-concurrently", ofSubscriber, parkedConcurrently},
 }
 
 // parkedQueue returns the capability, or skips the check.
@@ -121,7 +91,9 @@ func (k *kit) replay(req admin.ParkedRequest, want int) {
 	k.failIf(n != want, "replayed %d messages, want %d", n, want)
 }
 
-// parkedList looks several times: nothing changes, and everything that is known is shown.
+// A list shows parked messages, oldest first, without bodies, and changes nothing.
+//
+// The check looks several times: nothing changes, and everything that is known is shown.
 func parkedList(k *kit) {
 	start := time.Now()
 	_, name, want := k.park(func(name string) []waybill.Envelope {
@@ -149,8 +121,10 @@ func parkedList(k *kit) {
 	k.depth(name, len(want))
 }
 
-// parkedReplay replays one that was tried twice: it comes back as it was published, as a first attempt, and is parked
-// no longer.
+// A replayed message comes back to its queue as it was published, as a first attempt, and is parked no longer.
+//
+// The check replays one that was tried twice: it comes back as it was published, as a first attempt, and is parked no
+// longer.
 func parkedReplay(k *kit) {
 	r, name := k.queue("a")
 	want := full(name + ".a")
@@ -174,7 +148,9 @@ func parkedReplay(k *kit) {
 	k.nothing(r, "the message was done")
 }
 
-// parkedReplayAgain parks what was replayed while the replay goes on: one call replays each once.
+// One replay replays each message once, even if it is parked again meanwhile.
+//
+// The check parks what was replayed while the replay goes on: one call replays each once.
 func parkedReplayAgain(k *kit) {
 	const n = 20
 	r, name, want := k.park(func(name string) []waybill.Envelope { return messages(name+".a", n) })
@@ -187,6 +163,7 @@ func parkedReplayAgain(k *kit) {
 	k.nothing(r, "all messages were done")
 }
 
+// A filter by id, topic and reason selects what fits all of its parts.
 func parkedFilter(k *kit) {
 	r, name := k.queue("a", "b")
 	batch := append(messages(name+".a", 3), messages(name+".b", 3)...)
@@ -232,6 +209,7 @@ func parkedFilter(k *kit) {
 	k.nothing(r, "the others were purged")
 }
 
+// What an operator cannot mean is refused as ErrInvalid, and a queue that does not exist as ErrNotFound.
 func parkedRefuses(k *kit) {
 	q := k.parkedQueue()
 	_, name, _ := k.park(func(name string) []waybill.Envelope { return messages(name+".a", 2) })
@@ -275,6 +253,7 @@ func parkedRefuses(k *kit) {
 	k.depth(name, 2)
 }
 
+// A replay heeds its limit and tells its progress.
 func parkedLimit(k *kit) {
 	r, name, want := k.park(func(name string) []waybill.Envelope { return messages(name+".a", 10) })
 	calls, looked, total := 0, 0, 0
@@ -292,6 +271,7 @@ func parkedLimit(k *kit) {
 	k.nothing(r, "four were replayed")
 }
 
+// A replay and a purge heed their rate, and say how far they came when they are cancelled.
 func parkedRate(k *kit) {
 	r, name, want := k.park(func(name string) []waybill.Envelope { return messages(name+".a", 10) })
 	start := time.Now()
@@ -310,7 +290,9 @@ func parkedRate(k *kit) {
 	k.depth(name, 10-n)
 }
 
-// parkedExpired replays one message whose time is over and one whose is not.
+// A replay leaves expired messages parked.
+//
+// The check replays one message whose time is over and one whose is not.
 func parkedExpired(k *kit) {
 	r, name := k.queue("a")
 	batch := messages(name+".a", 2)
@@ -330,6 +312,7 @@ func parkedExpired(k *kit) {
 	k.nothing(r, "the message was expired")
 }
 
+// A purge deletes the messages of its filter, and no more.
 func parkedPurge(k *kit) {
 	r, name, _ := k.park(func(name string) []waybill.Envelope { return messages(name+".a", 5) })
 	n, err := k.parkedQueue().PurgeParked(k.ctx, admin.ParkedRequest{Queue: name, All: true, Limit: 2})
@@ -344,7 +327,9 @@ func parkedPurge(k *kit) {
 	k.replay(admin.ParkedRequest{Queue: name, All: true}, 0)
 }
 
-// parkedConcurrently lists and replays from several goroutines: each message comes back once, and none is left or lost.
+// Lists and replays at the same time neither lose nor double a message.
+//
+// The check lists and replays from several goroutines: each message comes back once, and none is left or lost.
 func parkedConcurrently(k *kit) {
 	const n = 100
 	q := k.parkedQueue()

@@ -14,68 +14,24 @@ import (
 )
 
 var publishChecks = []named{
-	{
-		"round-trip-every-field", ofEither,
-		"An envelope arrives with every field as it was published, as attempt 1 of the queue, without a redelivery.", roundTripFull,
-	},
-	{
-		"round-trip-minimal", ofEither,
-		"An envelope with nothing but an id and a topic arrives so: nothing is filled in.", roundTripMinimal,
-	},
-	{
-		"round-trip-unicode", ofEither,
-		"Any Unicode text arrives in every field that may hold it.", roundTripUnicode,
-	},
-	{
-		"round-trip-headers", ofEither,
-		"64 headers with legal names and values, up to 8 KiB long, arrive as they were, upper and lower case apart.", roundTripHeaders,
-	},
-	{
-		"round-trip-bodies", ofEither,
-		"Any bytes arrive as a body: none, binary ones, and as many as MaxMessageBytes allows, up to 1 MiB.", roundTripBodies,
-	},
-	{
-		"publish-keeps-nothing", ofEither,
-		"The adapter keeps no memory of its callers, and shares none between them.", publishKeepsNothing,
-	},
-	{
-		"publish-empty-batch", ofPublisher,
-		"A publish of nothing has no results.", publishEmpty,
-	},
-	{
-		"publish-unroutable", ofPublisher,
-		"A message that no queue gets is an error that matches ErrUnroutable, and costs its neighbours nothing.", publishUnroutable,
-	},
-	{
-		"publish-unsendable", ofPublisher,
-		"What can never be sent is permanent or rejected, and costs its neighbours nothing.", publishUnsendable,
-	},
-	{
-		"publish-thousand", ofPublisher,
-		"A thousand messages arrive, each once.", publishThousand,
-	},
-	{
-		"publish-concurrently", ofPublisher,
-		"Publishes at the same time get their own results.", publishConcurrently,
-	},
-	{
-		"publish-cancelled", ofPublisher,
-		"Under an ended context every message has a result: a success that arrives, or an outage.", publishCancelled,
-	},
-	{
-		"key-order-batch", ofEither,
-		"Messages of one key arrive in the order of the batch.", keyOrderBatch,
-	},
-	{
-		"key-order-one-by-one", ofEither,
-		"Messages of one key that are published one after the other arrive in that order.", keyOrderSerial,
-	},
-	{
-		"key-order-prefix", ofPublisher,
-		"A failure also fails what is behind it with its key in the same call, with ErrPredecessorFailed.", keyOrderPrefix,
-	},
+	{"round-trip-every-field", ofEither, roundTripFull},
+	{"round-trip-minimal", ofEither, roundTripMinimal},
+	{"round-trip-unicode", ofEither, roundTripUnicode},
+	{"round-trip-headers", ofEither, roundTripHeaders},
+	{"round-trip-bodies", ofEither, roundTripBodies},
+	{"publish-keeps-nothing", ofEither, publishKeepsNothing},
+	{"publish-empty-batch", ofPublisher, publishEmpty},
+	{"publish-unroutable", ofPublisher, publishUnroutable},
+	{"publish-unsendable", ofPublisher, publishUnsendable},
+	{"publish-thousand", ofPublisher, publishThousand},
+	{"publish-concurrently", ofPublisher, publishConcurrently},
+	{"publish-cancelled", ofPublisher, publishCancelled},
+	{"key-order-batch", ofEither, keyOrderBatch},
+	{"key-order-one-by-one", ofEither, keyOrderSerial},
+	{"key-order-prefix", ofPublisher, keyOrderPrefix},
 }
 
+// An envelope arrives with every field as it was published, as attempt 1 of the queue, without a redelivery.
 func roundTripFull(k *kit) {
 	r, name := k.queue("placed")
 	want := full(name + ".placed")
@@ -95,6 +51,7 @@ func roundTripFull(k *kit) {
 	k.settle(r, core.AckDone(d))
 }
 
+// An envelope with nothing but an id and a topic arrives so: nothing is filled in.
 func roundTripMinimal(k *kit) {
 	r, name := k.queue("a")
 	want := waybill.Envelope{ID: "only-an-id-" + name, Topic: name + ".a"}
@@ -104,6 +61,7 @@ func roundTripMinimal(k *kit) {
 	k.same(want, d.Envelope, "envelope")
 }
 
+// Any Unicode text arrives in every field that may hold it.
 func roundTripUnicode(k *kit) {
 	const text = "größe 日本 🚚 \"quoted\" 50%, a=b;c"
 	name := k.name()
@@ -120,6 +78,7 @@ func roundTripUnicode(k *kit) {
 	k.same(want, k.consume(r, 1)[0].Envelope, "envelope")
 }
 
+// 64 headers with legal names and values, up to 8 KiB long, arrive as they were, upper and lower case apart.
 func roundTripHeaders(k *kit) {
 	r, name := k.queue("a")
 	want := message(name+".a", 0)
@@ -135,6 +94,7 @@ func roundTripHeaders(k *kit) {
 	k.same(want, k.consume(r, 1)[0].Envelope, "envelope")
 }
 
+// Any bytes arrive as a body: none, binary ones, and as many as MaxMessageBytes allows, up to 1 MiB.
 func roundTripBodies(k *kit) {
 	r, name := k.queue("a")
 	binary := make([]byte, 256)
@@ -161,6 +121,7 @@ func roundTripBodies(k *kit) {
 	}
 }
 
+// The adapter keeps no memory of its callers, and shares none between them.
 func publishKeepsNothing(k *kit) {
 	name := k.name()
 	a, b := k.subscribe(name+"a", name+".x"), k.subscribe(name+"b", name+".x")
@@ -181,11 +142,14 @@ func publishKeepsNothing(k *kit) {
 	k.same(want, k.consume(b, 1)[0].Envelope, "retried, after the consumer changed its copy")
 }
 
+// A publish of nothing has no results.
 func publishEmpty(k *kit) {
 	k.publisher.Publish(k.ctx, nil) // the guard looks at the number of results
 }
 
-// publishUnroutable sends a mix whose pattern is different backwards.
+// A message that no queue gets is an error that matches ErrUnroutable, and costs its neighbours nothing.
+//
+// The check sends a mix whose pattern is different backwards.
 func publishUnroutable(k *kit) {
 	k.needs(k.pub.DetectsUnroutable, "PublisherTraits.DetectsUnroutable")
 	r, name := k.queue("bound")
@@ -222,7 +186,9 @@ func publishUnroutable(k *kit) {
 	k.nothing(r, "all routable messages were consumed")
 }
 
-// publishUnsendable sends messages that no retry can help beside good ones.
+// What can never be sent is permanent or rejected, and costs its neighbours nothing.
+//
+// The check sends messages that no retry can help beside good ones.
 func publishUnsendable(k *kit) {
 	k.needs(k.pub.MaxMessageBytes > 0 && k.pub.MaxMessageBytes <= 16<<20, "PublisherTraits.MaxMessageBytes of at most 16 MiB")
 	r, name := k.queue("a")
@@ -255,6 +221,7 @@ func publishUnsendable(k *kit) {
 	k.consume(r, 1)
 }
 
+// A thousand messages arrive, each once.
 func publishThousand(k *kit) {
 	r, name := k.queue("a")
 	want := messages(name+".a", 1000)
@@ -263,7 +230,9 @@ func publishThousand(k *kit) {
 	k.nothing(r, "all 1,000 messages were consumed")
 }
 
-// publishConcurrently mixes calls whose confirms and returns an adapter could cross.
+// Publishes at the same time get their own results.
+//
+// The check mixes calls whose confirms and returns an adapter could cross.
 func publishConcurrently(k *kit) {
 	const calls, size = 24, 20
 	r, name := k.queue("bound")
@@ -300,6 +269,7 @@ func publishConcurrently(k *kit) {
 	k.nothing(r, "all messages were consumed")
 }
 
+// Under an ended context every message has a result: a success that arrives, or an outage.
 func publishCancelled(k *kit) {
 	r, name := k.queue("a")
 	ctx, cancel := context.WithCancel(k.ctx)
@@ -323,6 +293,7 @@ func publishCancelled(k *kit) {
 	}
 }
 
+// Messages of one key arrive in the order of the batch.
 func keyOrderBatch(k *kit) {
 	k.needs(k.pub.KeyOrder != core.KeyOrderNone, "PublisherTraits.KeyOrder")
 	k.needs(k.sub.KeyOrder, "SubscriberTraits.KeyOrder")
@@ -333,7 +304,9 @@ func keyOrderBatch(k *kit) {
 	k.inKeyOrder(batch, r)
 }
 
-// keyOrderSerial keeps one message of a key in flight, in several calls.
+// Messages of one key that are published one after the other arrive in that order.
+//
+// The check keeps one message of a key in flight, in several calls.
 func keyOrderSerial(k *kit) {
 	k.needs(k.pub.KeyOrder != core.KeyOrderNone, "PublisherTraits.KeyOrder")
 	k.needs(k.sub.KeyOrder, "SubscriberTraits.KeyOrder")
@@ -346,7 +319,9 @@ func keyOrderSerial(k *kit) {
 	k.inKeyOrder(batch, r)
 }
 
-// keyOrderPrefix sends three keys in one call; a message of one of them fails, and so must those of its key behind it.
+// A failure also fails what is behind it with its key in the same call, with ErrPredecessorFailed.
+//
+// The check sends three keys in one call; a message of one of them fails, and so must those of its key behind it.
 func keyOrderPrefix(k *kit) {
 	k.needs(k.pub.KeyOrder == core.KeyOrderPipelinedPrefix, "PublisherTraits.KeyOrder = KeyOrderPipelinedPrefix")
 	k.needs(k.pub.DetectsUnroutable, "PublisherTraits.DetectsUnroutable")

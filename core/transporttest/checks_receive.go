@@ -13,50 +13,17 @@ import (
 )
 
 var receiveChecks = []named{
-	{
-		"subscriptions-get-copies", ofSubscriber,
-		"Every queue that is bound for a topic gets a copy.", subscriptionsGetCopies,
-	},
-	{
-		"receivers-share-a-queue", ofSubscriber,
-		"Receivers of one queue share its messages.", receiversShare,
-	},
-	{
-		"queue-keeps-messages", ofSubscriber,
-		"A queue keeps its bindings, and its messages, while it has no receiver.", queueKeepsMessages,
-	},
-	{
-		"receive-limit", ofSubscriber,
-		"Receive returns no more than its limit.", receiveLimit,
-	},
-	{
-		"receive-bytes", ofSubscriber,
-		"A Receive ends with the delivery that reaches ReceiveBytes, and one that is larger than that comes.", receiveBytes,
-	},
-	{
-		"receive-waits", ofSubscriber,
-		"A blocked Receive returns when a message is published.", receiveWaits,
-	},
-	{
-		"receive-cancelled-loses-nothing", ofSubscriber,
-		"A cancelled Receive loses nothing.", receiveCancelled,
-	},
-	{
-		"prefetch", ofSubscriber,
-		"A receiver that the broker sends messages ahead holds no more than Prefetch.", prefetch,
-	},
-	{
-		"pause-holds-nothing", ofSubscriber,
-		"A paused receiver keeps no message from others, and one that resumes holds no more than its new prefetch.", pauseHoldsNothing,
-	},
-	{
-		"pause-keeps-what-was-returned", ofSubscriber,
-		"What Receive returned before a pause stays the caller's.", pauseKeepsReturned,
-	},
-	{
-		"resume-raises", ofSubscriber,
-		"A greater prefetch counts although all that the broker may send is here.", resumeRaises,
-	},
+	{"subscriptions-get-copies", ofSubscriber, subscriptionsGetCopies},
+	{"receivers-share-a-queue", ofSubscriber, receiversShare},
+	{"queue-keeps-messages", ofSubscriber, queueKeepsMessages},
+	{"receive-limit", ofSubscriber, receiveLimit},
+	{"receive-bytes", ofSubscriber, receiveBytes},
+	{"receive-waits", ofSubscriber, receiveWaits},
+	{"receive-cancelled-loses-nothing", ofSubscriber, receiveCancelled},
+	{"prefetch", ofSubscriber, prefetch},
+	{"pause-holds-nothing", ofSubscriber, pauseHoldsNothing},
+	{"pause-keeps-what-was-returned", ofSubscriber, pauseKeepsReturned},
+	{"resume-raises", ofSubscriber, resumeRaises},
 }
 
 // pauser returns a receiver that pauses. n messages wait for it.
@@ -70,6 +37,8 @@ func (k *kit) pauser(n int) (core.Receiver, core.Pauser, []waybill.Envelope, str
 	return r, p, want, name
 }
 
+// A paused receiver keeps no message from others, and one that resumes holds no more than its new prefetch.
+//
 // Without this a consumer whose database is down keeps messages from the other replicas.
 func pauseHoldsNothing(k *kit) {
 	r, p, want, name := k.pauser(20)
@@ -95,6 +64,8 @@ func pauseHoldsNothing(k *kit) {
 	k.exactly(more, append(one, k.consume(r, len(more)-1)...))
 }
 
+// What Receive returned before a pause stays the caller's.
+//
 // Without this a pause runs handlers a second time whose messages are still settled.
 func pauseKeepsReturned(k *kit) {
 	r, p, want, _ := k.pauser(5)
@@ -109,6 +80,8 @@ func pauseKeepsReturned(k *kit) {
 	k.nothing(r, "all were settled")
 }
 
+// A greater prefetch counts although all that the broker may send is here.
+//
 // Without this a message that waits in a consumer stops all others.
 func resumeRaises(k *kit) {
 	r, p, want, _ := k.pauser(5)
@@ -128,6 +101,7 @@ func resumeRaises(k *kit) {
 	k.nothing(r, "all were settled")
 }
 
+// Every queue that is bound for a topic gets a copy.
 func subscriptionsGetCopies(k *kit) {
 	name := k.name()
 	a, b := k.subscribe(name+"a", name+".x"), k.subscribe(name+"b", name+".x")
@@ -139,7 +113,9 @@ func subscriptionsGetCopies(k *kit) {
 	k.nothing(b, "each queue has one copy")
 }
 
-// receiversShare fills one receiver, so that the other must get the rest.
+// Receivers of one queue share its messages.
+//
+// The check fills one receiver, so that the other must get the rest.
 func receiversShare(k *kit) {
 	name := k.name()
 	sub := subscription(name, name+".a")
@@ -206,7 +182,9 @@ func (k *kit) sharePartitions(a, b core.Receiver, topic string) {
 	k.await(ctx, moved, b, left)
 }
 
-// queueKeepsMessages publishes while the queue has no receiver.
+// A queue keeps its bindings, and its messages, while it has no receiver.
+//
+// The check publishes while the queue has no receiver.
 func queueKeepsMessages(k *kit) {
 	r, name := k.queue("a")
 	k.closeReceiver(r)
@@ -216,6 +194,7 @@ func queueKeepsMessages(k *kit) {
 	k.exactly(want, k.consume(r, len(want)))
 }
 
+// Receive returns no more than its limit.
 func receiveLimit(k *kit) {
 	r, name := k.queue("a")
 	want := messages(name+".a", 10)
@@ -227,7 +206,9 @@ func receiveLimit(k *kit) {
 	k.settle(r, acks(core.AckDone, ds...)...)
 }
 
-// receiveBytes receives bodies of which each reaches the bound, few do, and many together. Without it a consumer whose
+// A Receive ends with the delivery that reaches ReceiveBytes, and one that is larger than that comes.
+//
+// The check receives bodies of which each reaches the bound, few do, and many together. Without it a consumer whose
 // messages become large at once holds more than its process has.
 func receiveBytes(k *kit) {
 	const bound, n = 40_000, 40
@@ -267,7 +248,9 @@ func receiveBytes(k *kit) {
 	}
 }
 
-// receiveWaits publishes while Receive is blocked.
+// A blocked Receive returns when a message is published.
+//
+// The check publishes while Receive is blocked.
 func receiveWaits(k *kit) {
 	r, name := k.queue("a")
 	m := message(name+".a", 0)
@@ -288,7 +271,9 @@ func receiveWaits(k *kit) {
 	})
 }
 
-// receiveCancelled calls Receive with contexts that end all the time, while messages arrive.
+// A cancelled Receive loses nothing.
+//
+// The check calls Receive with contexts that end all the time, while messages arrive.
 func receiveCancelled(k *kit) {
 	r, name := k.queue("a")
 	want := messages(name+".a", 200)
@@ -348,6 +333,7 @@ func receiveBriefly(ctx context.Context, r core.Receiver, limit int, d time.Dura
 	return ds, nil
 }
 
+// A receiver that the broker sends messages ahead holds no more than Prefetch.
 func prefetch(k *kit) {
 	name := k.name()
 	sub := subscription(name, name+".a")

@@ -12,24 +12,13 @@ import (
 )
 
 var rejectChecks = []named{
-	{
-		"reject-parks", ofSubscriber,
-		"What is rejected is parked with its reason and error, and does not come again.", rejectParks,
-	},
-	{
-		"reject-after-retry", ofSubscriber,
-		"A retried message is parked as it was published, with the last reason and error.", rejectAfterRetry,
-	},
-	{
-		"reject-unparked", ofSubscriber,
-		"With DropFailed, a rejected message is dropped and not parked.", rejectUnparked,
-	},
-	{
-		"broker-parks", ofSubscriber,
-		"The broker parks what it delivered more often than MaxDeliveries by its own count, and loses nothing.", brokerParks,
-	},
+	{"reject-parks", ofSubscriber, rejectParks},
+	{"reject-after-retry", ofSubscriber, rejectAfterRetry},
+	{"reject-unparked", ofSubscriber, rejectUnparked},
+	{"broker-parks", ofSubscriber, brokerParks},
 }
 
+// What is rejected is parked with its reason and error, and does not come again.
 func rejectParks(k *kit) {
 	r, name := k.queue("a")
 	want := full(name + ".a")
@@ -45,6 +34,7 @@ func rejectParks(k *kit) {
 	k.parked(name, want, waybill.ReasonUndecodable, "cannot read größe")
 }
 
+// A retried message is parked as it was published, with the last reason and error.
 func rejectAfterRetry(k *kit) {
 	r, name := k.queue("a")
 	want := full(name + ".a")
@@ -100,6 +90,7 @@ func (k *kit) comesOrIsParked(r core.Receiver, queue string) ([]*waybill.Deliver
 	}
 }
 
+// With DropFailed, a rejected message is dropped and not parked.
 func rejectUnparked(k *kit) {
 	name := k.name()
 	sub := subscription(name, name+".a")
@@ -116,7 +107,9 @@ func rejectUnparked(k *kit) {
 	}
 }
 
-// brokerParks receives a message again and again without settling it, as a handler that ends its process.
+// The broker parks what it delivered more often than MaxDeliveries by its own count, and loses nothing.
+//
+// The check receives a message again and again without settling it, as a handler that ends its process.
 func brokerParks(k *kit) {
 	const maxRounds = 200
 	k.needs(k.sub.BrokerParks && k.sub.Parks, "SubscriberTraits.BrokerParks")

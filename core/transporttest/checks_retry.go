@@ -11,56 +11,22 @@ import (
 )
 
 var retryChecks = []named{
-	{
-		"retry-keeps-properties", ofSubscriber,
-		"A retry comes with every property, as the next attempt.", retryKeepsProperties,
-	},
-	{
-		"retry-counts-attempts", ofSubscriber,
-		"A retry counts as an attempt; a release and a lost receiver do not.", retryCounts,
-	},
-	{
-		"retry-free", ofSubscriber,
-		"A free retry waits as any retry, and is the same attempt with every property.", retryFree,
-	},
-	{
-		"retry-waits", ofSubscriber,
-		"A retry does not come before its delay has passed.", retryWaits,
-	},
-	{
-		"retry-rounds-up", ofSubscriber,
-		"A delay between two of RetryDelays is held longer, never shorter.", retryRoundsUp,
-	},
-	{
-		"retry-of-any-length", ofSubscriber,
-		"A retry longer than the last of RetryDelays comes early with a NotBefore, and as one attempt.", retryOfAnyLength,
-	},
-	{
-		"retry-survives-receiver", ofSubscriber,
-		"A retry survives the receiver that asked for it.", retrySurvives,
-	},
-	{
-		"retry-survives-transport", ofSubscriber,
-		"A retry survives the transport that asked for it, as a process that ends.", retrySurvivesTransport,
-	},
-	{
-		"retry-waits-aside", ofSubscriber,
-		"Retries that wait do not stop new messages, however many.", retryWaitsAside,
-	},
-	{
-		"retry-delay-of-seconds", ofSubscriber,
-		"A retry delay of more than a second is kept.", retryDelayOfSeconds,
-	},
-	{
-		"retry-failing-queue-only", ofSubscriber,
-		"A retry goes to the queue that failed, and to no other.", retryFailingQueueOnly,
-	},
-	{
-		"retry-many", ofSubscriber,
-		"Many retries with different delays all come, each once.", retryMany,
-	},
+	{"retry-keeps-properties", ofSubscriber, retryKeepsProperties},
+	{"retry-counts-attempts", ofSubscriber, retryCounts},
+	{"retry-free", ofSubscriber, retryFree},
+	{"retry-waits", ofSubscriber, retryWaits},
+	{"retry-rounds-up", ofSubscriber, retryRoundsUp},
+	{"retry-of-any-length", ofSubscriber, retryOfAnyLength},
+	{"retry-survives-receiver", ofSubscriber, retrySurvives},
+	{"retry-survives-transport", ofSubscriber, retrySurvivesTransport},
+	{"retry-waits-aside", ofSubscriber, retryWaitsAside},
+	{"retry-delay-of-seconds", ofSubscriber, retryDelayOfSeconds},
+	{"retry-failing-queue-only", ofSubscriber, retryFailingQueueOnly},
+	{"retry-many", ofSubscriber, retryMany},
 }
 
+// A retry comes with every property, as the next attempt.
+//
 // CO-14.
 func retryKeepsProperties(k *kit) {
 	r, name := k.queue("placed", "bare")
@@ -84,7 +50,9 @@ func retryKeepsProperties(k *kit) {
 	k.nothing(r, "all messages were done")
 }
 
-// retryCounts checks that retries count as attempts, and that neither a release nor a lost receiver does.
+// A retry counts as an attempt; a release and a lost receiver do not.
+//
+// The check checks that retries count as attempts, and that neither a release nor a lost receiver does.
 func retryCounts(k *kit) {
 	k.twoCounts()
 	r, name := k.queue("a")
@@ -108,7 +76,9 @@ func retryCounts(k *kit) {
 	k.settle(r, core.AckDone(attempt(3, "retried twice, after its receiver was closed")))
 }
 
-// retryFree checks the retries of a message whose handler meets an outage, before and after a failed attempt.
+// A free retry waits as any retry, and is the same attempt with every property.
+//
+// The check checks the retries of a message whose handler meets an outage, before and after a failed attempt.
 func retryFree(k *kit) {
 	k.twoCounts()
 	r, name := k.queue("a")
@@ -135,6 +105,7 @@ func retryFree(k *kit) {
 	k.nothing(r, "the message was done")
 }
 
+// A retry does not come before its delay has passed.
 func retryWaits(k *kit) {
 	r, name := k.queue("a")
 	k.publish(message(name+".a", 0))
@@ -156,7 +127,9 @@ func (k *kit) notBefore(r core.Receiver, a core.Ack, delay time.Duration) {
 	k.settle(r, core.AckRelease(d))
 }
 
-// retryRoundsUp asks for a delay between two declared ones: it may be held longer, never shorter.
+// A delay between two of RetryDelays is held longer, never shorter.
+//
+// The check asks for a delay between two declared ones: it may be held longer, never shorter.
 func retryRoundsUp(k *kit) {
 	r, name := k.queue("a")
 	k.publish(message(name+".a", 0))
@@ -167,8 +140,10 @@ func retryRoundsUp(k *kit) {
 	k.consume(r, 1)
 }
 
-// retryOfAnyLength asks for a delay that is longer than any declared one. An early delivery is marked as early, and is
-// the same attempt, also if it is that of a free retry.
+// A retry longer than the last of RetryDelays comes early with a NotBefore, and as one attempt.
+//
+// The check asks for a delay that is longer than any declared one. An early delivery is marked as early, and is the
+// same attempt, also if it is that of a free retry.
 func retryOfAnyLength(k *kit) {
 	k.needs(k.sub.DelaysRetries, "SubscriberTraits.DelaysRetries")
 	r, name := k.queue("a")
@@ -194,6 +169,7 @@ func retryOfAnyLength(k *kit) {
 	k.settle(r, core.AckDone(comes(core.AckRetry(d, delay, nil).WithoutAttempt(), same)))
 }
 
+// A retry survives the receiver that asked for it.
 func retrySurvives(k *kit) {
 	k.needs(k.sub.DelaysRetries, "SubscriberTraits.DelaysRetries")
 	r, name := k.queue("a")
@@ -207,7 +183,9 @@ func retrySurvives(k *kit) {
 	k.failIf(d.Attempt != 2, "Attempt is %d, want 2", d.Attempt)
 }
 
-// retrySurvivesTransport closes the whole transport while the retry waits.
+// A retry survives the transport that asked for it, as a process that ends.
+//
+// The check closes the whole transport while the retry waits.
 func retrySurvivesTransport(k *kit) {
 	k.needs(k.sub.DelaysRetries, "SubscriberTraits.DelaysRetries")
 	k.needs(k.h.Close != nil && k.h.Reopen != nil, "Harness.Close and Harness.Reopen")
@@ -224,7 +202,9 @@ func retrySurvivesTransport(k *kit) {
 	k.failIf(d.Attempt != 2, "Attempt is %d, want 2", d.Attempt)
 }
 
-// retryWaitsAside retries more than Prefetch with a delay that is longer than the check waits.
+// Retries that wait do not stop new messages, however many.
+//
+// The check retries more than Prefetch with a delay that is longer than the check waits.
 func retryWaitsAside(k *kit) {
 	k.needs(k.sub.DelaysRetries, "SubscriberTraits.DelaysRetries")
 	name := k.name()
@@ -251,6 +231,7 @@ func (k *kit) delay(d time.Duration) time.Duration {
 	return d
 }
 
+// A retry delay of more than a second is kept.
 func retryDelayOfSeconds(k *kit) {
 	k.needs(k.sub.DelaysRetries, "SubscriberTraits.DelaysRetries")
 	name := k.name()
@@ -263,6 +244,8 @@ func retryDelayOfSeconds(k *kit) {
 	k.consume(r, 1)
 }
 
+// A retry goes to the queue that failed, and to no other.
+//
 // CO-17.
 func retryFailingQueueOnly(k *kit) {
 	name := k.name()
@@ -276,7 +259,9 @@ func retryFailingQueueOnly(k *kit) {
 	k.nothing(a, "the message was done")
 }
 
-// retryMany retries a mix of delays at once: a long one must not hold up a short one for ever, and none may be lost.
+// Many retries with different delays all come, each once.
+//
+// The check retries a mix of delays at once: a long one must not hold up a short one for ever, and none may be lost.
 func retryMany(k *kit) {
 	r, name := k.queue("a")
 	want := messages(name+".a", 40)

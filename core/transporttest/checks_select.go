@@ -15,21 +15,14 @@ import (
 
 // How operators look at parked messages, select and edit them. RM-08 OP-15.
 var selectChecks = []named{
-	{
-		"parked-inspect", ofSubscriber,
-		"An inspection shows one message with its body, and a count shows the reasons.", parkedInspect,
-	},
-	{
-		"parked-filters", ofSubscriber,
-		"Filters by key, tenant, error, time and position select what fits.", parkedFilters,
-	},
-	{
-		"parked-edit", ofSubscriber,
-		"A replay edits bodies, leaves the messages that the edit refuses, and tells the fate of each message.", parkedEdit,
-	},
+	{"parked-inspect", ofSubscriber, parkedInspect},
+	{"parked-filters", ofSubscriber, parkedFilters},
+	{"parked-edit", ofSubscriber, parkedEdit},
 }
 
-// parkedInspect looks at one message with its body, by id and by position, and counts by reason. RM-08 OP-15.
+// An inspection shows one message with its body, and a count shows the reasons.
+//
+// The check looks at one message with its body, by id and by position, and counts by reason. RM-08 OP-15.
 func parkedInspect(k *kit) {
 	q := k.parkedQueue()
 	_, name, want := k.park(func(name string) []waybill.Envelope {
@@ -61,7 +54,9 @@ func parkedInspect(k *kit) {
 	k.depth(name, len(want))
 }
 
-// parkedFilters selects by key, tenant, error, time and position. RM-08 OP-15.
+// Filters by key, tenant, error, time and position select what fits.
+//
+// The check selects by key, tenant, error, time and position. RM-08 OP-15.
 func parkedFilters(k *kit) {
 	r, name := k.queue("a")
 	batch := messages(name+".a", 4)
@@ -114,7 +109,9 @@ func parkedFilters(k *kit) {
 	k.exactly(batch[1:2], k.consume(r, 1))
 }
 
-// parkedEdit replays messages with another body, leaves those that the edit refuses, and tells what became of each.
+// A replay edits bodies, leaves the messages that the edit refuses, and tells the fate of each message.
+//
+// The check replays messages with another body, leaves those that the edit refuses, and tells what became of each.
 // RM-08 OP-15.
 func parkedEdit(k *kit) {
 	r, name, want := k.park(func(name string) []waybill.Envelope {

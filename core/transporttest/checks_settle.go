@@ -10,41 +10,19 @@ import (
 )
 
 var settleChecks = []named{
-	{
-		"settle-done", ofSubscriber,
-		"A message that is done does not come again, and another one does.", settleDone,
-	},
-	{
-		"release", ofSubscriber,
-		"A released delivery comes again at once, to anyone, as it was.", release,
-	},
-	{
-		"settle-mixed", ofSubscriber,
-		"Acks of one call are settled each by its own verdict, and one that fails costs the others nothing.", settleMixed,
-	},
-	{
-		"settle-empty", ofSubscriber,
-		"A settle of nothing has no results.", settleEmpty,
-	},
-	{
-		"settle-twice", ofSubscriber,
-		"A delivery is settled once; a second settle is an error and changes nothing.", settleTwice,
-	},
-	{
-		"settle-foreign", ofSubscriber,
-		"A delivery is settled by the receiver that holds it, and by no other.", settleForeign,
-	},
-	{
-		"settle-nonsense", ofSubscriber,
-		"A wrong ack is an error, and its delivery can still be settled by a right one.", settleNonsense,
-	},
-	{
-		"settle-concurrently", ofSubscriber,
-		"Settles at the same time, beside a Receive, all count.", settleConcurrently,
-	},
+	{"settle-done", ofSubscriber, settleDone},
+	{"release", ofSubscriber, release},
+	{"settle-mixed", ofSubscriber, settleMixed},
+	{"settle-empty", ofSubscriber, settleEmpty},
+	{"settle-twice", ofSubscriber, settleTwice},
+	{"settle-foreign", ofSubscriber, settleForeign},
+	{"settle-nonsense", ofSubscriber, settleNonsense},
+	{"settle-concurrently", ofSubscriber, settleConcurrently},
 }
 
-// settleDone settles some and looks at what another receiver finds.
+// A message that is done does not come again, and another one does.
+//
+// The check settles some and looks at what another receiver finds.
 func settleDone(k *kit) {
 	r, name := k.queue("a")
 	want := messages(name+".a", 5)
@@ -64,7 +42,9 @@ func settleDone(k *kit) {
 	k.nothing(r, "all messages were done")
 }
 
-// release gives back to a queue that two receivers share. The message comes at once, and once, to either of them.
+// A released delivery comes again at once, to anyone, as it was.
+//
+// The check gives back to a queue that two receivers share. The message comes at once, and once, to either of them.
 func release(k *kit) {
 	name := k.name()
 	a, b := k.subscribe(name, name+".a"), k.subscribe(name, name+".a")
@@ -98,7 +78,9 @@ func (k *kit) either(rs ...core.Receiver) (core.Receiver, *waybill.Delivery) {
 	return nil, nil
 }
 
-// settleMixed settles with every verdict in one call, with a bad slot in the middle.
+// Acks of one call are settled each by its own verdict, and one that fails costs the others nothing.
+//
+// The check settles with every verdict in one call, with a bad slot in the middle.
 func settleMixed(k *kit) {
 	r, name := k.queue("a")
 	k.publish(messages(name+".a", 6)...)
@@ -127,12 +109,15 @@ func settleMixed(k *kit) {
 	k.nothing(r, "all messages were settled")
 }
 
+// A settle of nothing has no results.
 func settleEmpty(k *kit) {
 	r, _ := k.queue("a")
 	r.Settle(k.ctx, nil) // the guard looks at the number of results
 }
 
-// settleTwice settles again with each verdict, and looks whether the receiver still works and the message stays done.
+// A delivery is settled once; a second settle is an error and changes nothing.
+//
+// The check settles again with each verdict, and looks whether the receiver still works and the message stays done.
 func settleTwice(k *kit) {
 	r, name := k.queue("a")
 	k.publish(messages(name+".a", 2)...)
@@ -150,7 +135,9 @@ func settleTwice(k *kit) {
 	k.nothing(r, "both messages were done")
 }
 
-// settleForeign settles a delivery through another receiver, of its own queue and of another.
+// A delivery is settled by the receiver that holds it, and by no other.
+//
+// The check settles a delivery through another receiver, of its own queue and of another.
 func settleForeign(k *kit) {
 	r, name := k.queue("a")
 	others := []core.Receiver{k.subscribe(name, name+".a"), k.subscribe(k.name(), name+".a")}
@@ -178,7 +165,9 @@ func (k *kit) foreign(r core.Receiver, d *waybill.Delivery, others []core.Receiv
 	k.nothing(others[0], "the message was done")
 }
 
-// settleNonsense settles what no caller should, with a delivery for each step, which a right ack settles after it.
+// A wrong ack is an error, and its delivery can still be settled by a right one.
+//
+// The check settles what no caller should, with a delivery for each step, which a right ack settles after it.
 func settleNonsense(k *kit) {
 	r, name := k.queue("a")
 	steps := []struct {
@@ -201,7 +190,9 @@ func settleNonsense(k *kit) {
 	k.nothing(r, "all messages were done")
 }
 
-// settleConcurrently settles from several goroutines while another receives.
+// Settles at the same time, beside a Receive, all count.
+//
+// The check settles from several goroutines while another receives.
 func settleConcurrently(k *kit) {
 	const n = 200
 	r, name := k.queue("a")

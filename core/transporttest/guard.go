@@ -8,6 +8,7 @@ import (
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/core/internal/suitetest"
 	"github.com/waybill-go/waybill/internal/patience"
 )
 
@@ -30,7 +31,7 @@ func call[T any](ctx context.Context, k *kit, what string, fn func() T) T {
 	go func() {
 		o := outcome{err: errors.New("the call ended its goroutine")}
 		defer func() { done <- o }()
-		o.err = guarded(func() { o.v = fn() })
+		o.err = suitetest.Guard(func() { o.v = fn() })
 	}()
 	end := func(o outcome) T {
 		k.failIf(o.err != nil, "%s: %w", what, o.err)

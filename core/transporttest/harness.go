@@ -106,7 +106,7 @@ func Checks() []Check {
 		parkedChecks, selectChecks, orderChecks, lifeChecks, cutChecks, edgeChecks, yearChecks, headerChecks,
 	} {
 		for _, c := range group {
-			all = append(all, Check{Name: c.name, Doc: c.doc, Run: c.run})
+			all = append(all, Check{Name: c.name, Doc: source.Promise(c.name), Run: c.run})
 		}
 	}
 	return all

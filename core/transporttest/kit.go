@@ -86,7 +86,7 @@ func (k *kit) must(what string, err error) {
 // needs skips the check unless the adapter declares what, or the harness has it.
 func (k *kit) needs(declared bool, what string) {
 	if !declared {
-		panic(failure{fmt.Errorf("%w: %s", ErrNotDeclared, what)})
+		k.fail("%w: %s", ErrNotDeclared, what)
 	}
 }
 
@@ -97,7 +97,7 @@ func (k *kit) close() {
 	receivers := slices.Clone(k.receivers)
 	k.mu.Unlock()
 	for _, r := range receivers {
-		_ = guarded(func() { _ = r.Close(ctx) })
+		_ = suitetest.Guard(func() { _ = r.Close(ctx) })
 	}
 }
 
@@ -240,19 +240,7 @@ func (k *kit) closeReceiver(r core.Receiver) {
 
 // each runs fn n times at once and gives up with the first error.
 func (k *kit) each(n int, fn func(i int) error) {
-	errs := make([]error, n)
-	var wg sync.WaitGroup
-	for i := range n {
-		wg.Go(func() {
-			if err := guarded(func() { errs[i] = fn(i) }); err != nil {
-				errs[i] = err
-			}
-		})
-	}
-	wg.Wait()
-	for _, err := range errs {
-		k.must("concurrently", err)
-	}
+	suitetest.Parallel(n, func(i int) { k.must("concurrently", fn(i)) })
 }
 
 // message returns a small message for topic.

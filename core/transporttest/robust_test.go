@@ -76,7 +76,7 @@ func TestNoAdapterHangsTheSuite(t *testing.T) {
 					w := newWorld(t, f(func() { <-release }))
 					switch err := c.Run(t.Context(), w.harness()); {
 					case err == nil, errors.Is(err, transporttest.ErrNotDeclared):
-					case !strings.HasPrefix(err.Error(), c.Name+": ") || !strings.HasSuffix(err.Error(), "\n\tpromise: "+c.Doc):
+					case !strings.HasPrefix(err.Error(), "check "+c.Name+" (") || !strings.Contains(err.Error(), "\n\tabout it: "+c.Doc):
 						t.Errorf("%s: %v", c.Name, err)
 					default:
 						failed++
@@ -113,7 +113,7 @@ func TestEndlessAdapters(t *testing.T) {
 			}
 			h := newWorld(t, faults{}).harness()
 			h.NewName = func() string { runtime.Goexit(); return "" } // as t.FailNow does
-			if err := c.Run(t.Context(), h); err == nil || !strings.Contains(err.Error(), "a function of the harness") {
+			if err := c.Run(t.Context(), h); err == nil || !strings.Contains(err.Error(), "FailNow in the harness") {
 				t.Errorf("%s: a harness that ends the goroutine: %v", c.Name, err)
 			}
 			if err := c.Run(t.Context(), transporttest.Harness{}); err == nil || errors.Is(err, transporttest.ErrNotDeclared) {
@@ -133,7 +133,7 @@ func TestFailuresAreReadable(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			accepts := faults{subscribe: func(_ *broken, s core.Subscription) core.Subscription { s.Queue += "q"; return s }}
 			got := c.Run(t.Context(), newWorld(t, accepts).harness()).Error()
-			for _, want := range []string{"subscribe-nonsense: ", "no error", "at checks_life.go:", "promise: " + c.Doc} {
+			for _, want := range []string{"check subscribe-nonsense (checks_life.go:", "nothing", "about it: " + c.Doc} {
 				if !strings.Contains(got, want) {
 					t.Errorf("%q does not hold %q", got, want)
 				}

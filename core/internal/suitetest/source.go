@@ -29,8 +29,18 @@ type Source struct {
 
 	parse  sync.Once
 	set    *token.FileSet
-	parsed []*ast.File
+	funcs  map[string]*ast.FuncDecl
+	checks map[string]string // the function of each check, by its name
 }
+
+// Promise returns the first paragraph of the comment of the check called name, on one line.
+func (s *Source) Promise(name string) string {
+	_, _, doc := s.find(name)
+	first, _, _ := strings.Cut(doc, "\n\n")
+	return oneLine(first)
+}
+
+func oneLine(s string) string { return strings.Join(strings.Fields(s), " ") }
 
 // Do runs the check called name. Its error names the check, the promise, the file and the line; one that matches
 // NotDeclared comes out as it is. Do returns soon after ctx has ended, even if the adapter does not: the check then
@@ -52,7 +62,7 @@ func (s *Source) Do(ctx context.Context, name string, check func()) error {
 			at = place
 		}
 	}
-	return fmt.Errorf("check %s (%s): %w\n\tabout it: %s", name, at, err, promise)
+	return fmt.Errorf("check %s (%s): %w\n\tabout it: %s", name, at, err, oneLine(promise))
 }
 
 func (s *Source) await(ctx context.Context, name string, ended <-chan error) error {
@@ -84,58 +94,60 @@ func stuck(fn string) string {
 	return ""
 }
 
-// find returns the function of the check called name, where it stands, and its comment on one line.
+// find returns the function of the check called name, where it stands, and its comment.
 func (s *Source) find(name string) (fn, at, doc string) {
-	at, doc = "a place that is not known", "nothing is known"
 	s.parse.Do(s.read)
-	for _, f := range s.parsed {
-		if fn = function(f, name); fn != "" {
-			break
-		}
+	d := s.funcs[s.checks[name]]
+	if d == nil {
+		return "", "a place that is not known", "nothing is known"
 	}
-	for _, f := range s.parsed {
-		for _, d := range f.Decls {
-			if d, ok := d.(*ast.FuncDecl); ok && d.Recv == nil && d.Name.Name == fn {
-				p := s.set.Position(d.Pos())
-				return fn, fmt.Sprintf("%s:%d", p.Filename, p.Line), strings.Join(strings.Fields(d.Doc.Text()), " ")
-			}
-		}
-	}
-	return fn, at, doc
+	p := s.set.Position(d.Pos())
+	return d.Name.Name, fmt.Sprintf("%s:%d", p.Filename, p.Line), d.Doc.Text()
 }
 
 // read parses the files: once, since a self-test fails hundreds of checks.
 func (s *Source) read() {
-	s.set = token.NewFileSet()
+	s.set, s.funcs, s.checks = token.NewFileSet(), map[string]*ast.FuncDecl{}, map[string]string{}
 	files, _ := fs.Glob(s.Files, "*.go")
+	var parsed []*ast.File
 	for _, file := range files {
 		text, err := fs.ReadFile(s.Files, file)
 		if err != nil || strings.HasSuffix(file, "_test.go") {
 			continue
 		}
 		if f, err := parser.ParseFile(s.set, file, text, parser.ParseComments|parser.SkipObjectResolution); err == nil {
-			s.parsed = append(s.parsed, f)
+			parsed = append(parsed, f)
 		}
+	}
+	for _, f := range parsed {
+		for _, d := range f.Decls {
+			if d, ok := d.(*ast.FuncDecl); ok && d.Recv == nil {
+				s.funcs[d.Name.Name] = d
+			}
+		}
+	}
+	for _, f := range parsed {
+		ast.Inspect(f, func(n ast.Node) bool {
+			if row, ok := n.(*ast.CompositeLit); ok && len(row.Elts) > 1 {
+				s.check(row)
+			}
+			return true
+		})
 	}
 }
 
-// function returns the function that stands beside name in a table of checks of f.
-func function(f *ast.File, name string) (fn string) {
-	ast.Inspect(f, func(n ast.Node) bool {
-		row, ok := n.(*ast.CompositeLit)
-		if !ok || len(row.Elts) < 2 || fn != "" {
-			return fn == ""
-		}
-		if lit, ok := row.Elts[0].(*ast.BasicLit); ok && lit.Value == strconv.Quote(name) {
-			e := row.Elts[1]
-			if x, ok := e.(*ast.IndexExpr); ok {
-				e = x.X
-			}
-			if id, ok := e.(*ast.Ident); ok {
-				fn = id.Name
-			}
-		}
-		return true
-	})
-	return fn
+// check notes a row of a table of checks: it begins with the name of one, and ends with its function.
+func (s *Source) check(row *ast.CompositeLit) {
+	first, named := row.Elts[0].(*ast.BasicLit)
+	last := row.Elts[len(row.Elts)-1]
+	if x, ok := last.(*ast.IndexExpr); ok { // of a type
+		last = x.X
+	}
+	fn, ok := last.(*ast.Ident)
+	if !named || !ok || s.funcs[fn.Name] == nil {
+		return
+	}
+	if name, err := strconv.Unquote(first.Value); err == nil {
+		s.checks[name] = fn.Name
+	}
 }
