@@ -2,10 +2,15 @@ package transporttest
 
 import (
 	"context"
+	"embed"
 	"errors"
+	"testing"
+	"time"
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/core/internal/suitetest"
+	"github.com/waybill-go/waybill/internal/patience"
 )
 
 // Harness is the adapter under test with the functions that the suite needs. A nil field means: not under test, or not
@@ -102,12 +107,84 @@ type Check struct {
 func Checks() []Check {
 	var all []Check
 	for _, group := range [...][]named{
-		publishChecks, againChecks, nameChecks, bindingChecks, receiveChecks, settleChecks, retryChecks, countChecks, holdChecks, rejectChecks,
-		parkedChecks, selectChecks, orderChecks, lifeChecks, cutChecks, edgeChecks, yearChecks, headerChecks,
+		publishChecks, bindingChecks, receiveChecks, settleChecks, retryChecks, countChecks, rejectChecks,
+		parkedChecks, selectChecks, orderChecks, lifeChecks, cutChecks, edgeChecks,
 	} {
 		for _, c := range group {
 			all = append(all, Check{Name: c.name, Doc: source.Promise(c.name), Run: c.run})
 		}
 	}
 	return all
+}
+
+// Timeout bounds one check in Run.
+const Timeout = 2 * time.Minute
+
+// Run makes every check a subtest with a new harness. Checks of undeclared features are skipped, and told of in
+// the log.
+func Run(t *testing.T, newHarness func(t *testing.T) Harness) {
+	t.Helper()
+	conformance.Run(t, checksWith(newHarness))
+}
+
+// RunSpread is Run with a worker for each newHarness, side by side, since checks mostly wait. Every check runs once,
+// with a harness of one worker. No two workers must share one broker or virtual host: some checks restart it.
+func RunSpread(t *testing.T, newHarness ...func(t *testing.T) Harness) {
+	t.Helper()
+	suitetest.RunSpread(t, &conformance, checksWith, newHarness)
+}
+
+// RunInBubble is Run with every check in a testing/synctest bubble of its own, in which waiting takes no time. The
+// harness is made inside the bubble.
+func RunInBubble(t *testing.T, newHarness func(t *testing.T) Harness) {
+	t.Helper()
+	conformance.RunInBubble(t, checksWith(newHarness))
+}
+
+var conformance = suitetest.Suite{Name: "transporttest", Timeout: Timeout, NotDeclared: ErrNotDeclared}
+
+func checksWith(newHarness func(t *testing.T) Harness) []suitetest.Check {
+	return suitetest.With(Checks(), newHarness, func(c Check) (string, func(context.Context, Harness) error) { return c.Name, c.Run })
+}
+
+// side is what a check tests: the publisher, the subscriber, or both of them.
+type side uint8
+
+const (
+	ofPublisher side = 1 << iota
+	ofSubscriber
+	ofEither = ofPublisher | ofSubscriber
+)
+
+// named is a check as it is written: it gives up in the way of package suitetest, which run turns into an error. Its
+// promise is the first paragraph of the comment of its function.
+type named struct {
+	name string
+	of   side
+	fn   func(k *kit)
+}
+
+func (c named) run(ctx context.Context, h Harness) error {
+	ctx, cancel := context.WithTimeout(ctx, patience.For(Timeout))
+	defer cancel()
+	return source.Do(ctx, c.name, func() {
+		k := newKit(ctx, h)
+		defer k.close()
+		k.needs(c.of&ofPublisher != 0 && h.Publisher != nil || c.of&ofSubscriber != 0 && h.Subscriber != nil, "under test, only the other direction is")
+		c.fn(k)
+	})
+}
+
+//go:embed *.go
+var files embed.FS
+
+var source = suitetest.Source{Files: files, NotDeclared: ErrNotDeclared}
+
+func (k *kit) fail(format string, a ...any) { suitetest.Failf(format, a...) }
+
+// failIf is fail if the condition holds.
+func (k *kit) failIf(is bool, format string, a ...any) {
+	if is {
+		suitetest.Failf(format, a...)
+	}
 }
