@@ -44,15 +44,18 @@ type ServedRoute struct {
 // HeartbeatRequest is one call of Heartbeat.
 type HeartbeatRequest struct {
 	// Self joins if it is unknown and Join is set. It is renewed if it is known and its Heartbeats has risen. A
-	// member that only reads the membership passes its latest Heartbeats. A zero Session only reads, too. After a Join
-	// without an answer the next one is for another Session: the first may be executed when others have removed its
-	// Session, and would bring it back.
+	// member that only reads the membership passes its latest Heartbeats. A zero Session only reads, too. After a
+	// Join without an answer the next one is for another Session: the first may be executed when others have
+	// removed its Session, and would bring it back.
 	Self Member
 	Join bool
 	// Leave removes Self, after Transfers: its holds end without counting crashes, its partitions become free, and
 	// their MaybeOutUpTo stays.
 	Leave bool
-	Evict []Eviction
+	// StoreEpoch is that of the latest membership of the caller; empty = there was none. If the database has gone
+	// back since, the transfers to Self from itself store nothing: what the caller has read may be there again.
+	StoreEpoch string
+	Evict      []Eviction
 	// Suspect marks members that still have the given Presence as Suspected.
 	Suspect   []Suspicion
 	Transfers []Transfer
@@ -104,4 +107,7 @@ type PartitionState struct {
 	Owner                   Session
 	Term                    int64
 	ReadAfter, MaybeOutUpTo int64
+	// StoreEpoch counts only in a call of ReleasePartition, where it is as in [HeartbeatRequest]: if the database
+	// has gone back since, ReadAfter is not stored.
+	StoreEpoch string
 }

@@ -195,8 +195,8 @@ func TestRenewalWithoutAnswerIsRepeated(t *testing.T) {
 	}
 }
 
-// TestJoinWithoutAnswer: a member whose Join had no answer joins as another session. It removes the first one as soon as
-// it sees it, whether that Join was executed at once or comes late. A member that stops instead removes it, too.
+// TestJoinWithoutAnswer: a member whose Join had no answer joins as another session. It removes the first one as soon
+// as it sees it, whether that Join was executed at once or comes late. A member that stops instead removes it, too.
 func TestJoinWithoutAnswer(t *testing.T) {
 	t.Parallel()
 	for _, late := range []bool{false, true} {

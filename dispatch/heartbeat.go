@@ -59,7 +59,7 @@ func (d *Dispatcher) heartbeat() *Call {
 		return nil
 	}
 	renews := d.renews()
-	m := core.HeartbeatRequest{Self: d.ownMember(renews), Join: !d.self.joined, AfterNotice: d.notices.bound()}
+	m := core.HeartbeatRequest{Self: d.ownMember(renews), Join: !d.self.joined, StoreEpoch: d.db.epoch, AfterNotice: d.notices.bound()}
 	if !slices.ContainsFunc(d.routes, func(rt *route) bool { return len(rt.groups) > 0 }) {
 		m.AfterNotice = math.MaxInt64 // no notice concerns this member, and a new partition is read anyway
 	}
@@ -175,8 +175,8 @@ func (d *Dispatcher) endUncertainty() (moves []core.Transfer) {
 }
 
 // heartbeatDone takes in a membership. If there is none, the renewal is repeated after a short pause: the lease runs. A
-// Join is repeated as another session. A membership without this member, or of another life of the database, ends the session. Otherwise the next Heartbeat
-// carries the conclusions:
+// Join is repeated as another session. A membership without this member, or of another life of the database, ends the
+// session. Otherwise the next Heartbeat carries the conclusions:
 //
 //  1. noteOthers compares the members with the former membership, so it comes before that is replaced.
 //  2. The lease now counts from when this renewal was sent.

@@ -90,6 +90,40 @@ func TestRequeuedBelowTheHint(t *testing.T) { // OR-04
 	}
 }
 
+// TestHintsOfThisLife: the database goes back to where two records were out, as with a standby that lacked the latest
+// commits. Their member still says how far it has come, as it leaves or releases. Its successor hands them out.
+func TestHintsOfThisLife(t *testing.T) { // DB-25
+	t.Parallel()
+	w := newSmall(t)
+	w.stage("", "a", "b")
+	w.member(100)
+	items := w.hand(2)
+	img := w.st.Snapshot()
+	for _, item := range items {
+		w.d.Conclude(w.now, item, core.Published(&item.Record))
+	}
+	for w.state("a") != nil || w.state("b") != nil {
+		w.step()
+	}
+	w.run(50 * time.Millisecond)
+	w.st.Restore(img)
+	w.d.Stop()
+	for !w.d.Left() {
+		w.step()
+	}
+	w.member(200)
+	w.d.noSweeps = true
+	if got := w.run(4 * time.Second); !slices.Equal(got, []string{"a", "b"}) {
+		t.Errorf("the successor handed out %v, want a and b", got)
+	}
+	rt := w.d.byName["r"]
+	w.d.releaseOne(rt)
+	calls := w.d.releaseCalls()
+	if len(calls) != 1 || calls[0].op.(*releaseOp).owned.StoreEpoch != w.d.db.epoch || w.d.db.epoch == "" {
+		t.Fatalf("a release in epoch %q: %+v", w.d.db.epoch, calls[0].op)
+	}
+}
+
 // TestRedrivenWithoutKeyBelowTheHint: the same of a record without a key: it does not wait for a sweep.
 func TestRedrivenWithoutKeyBelowTheHint(t *testing.T) { // DB-12
 	t.Parallel()

@@ -82,22 +82,10 @@ type free struct {
 // show it for members, routes and owners by chance.
 func (d *Dispatcher) rebalance() {
 	takes, releases := d.divide(nil)
-	if len(takes) > 0 {
-		taken := map[core.Partition]bool{}
-		for i := range takes {
-			taken[takes[i].Partition] = true
-		}
-		_, gives := d.divide(taken)
-		takes = slices.DeleteFunc(takes, func(u core.PartitionState) bool {
-			gives[u.Partition.Route]--
-			return gives[u.Partition.Route] >= 0
-		})
-	}
-	for i := range takes {
+	for _, u := range d.kept(takes) {
 		if d.self.stopping || len(d.peers.transfers) == maxTransfers {
 			break
 		}
-		u := &takes[i]
 		d.peers.transfers = append(d.peers.transfers, core.Transfer{Partition: u.Partition, From: u.Owner, To: d.session})
 		// Its owner has no row any more; see acquire.
 		if u.Owner != 0 {
@@ -113,8 +101,24 @@ func (d *Dispatcher) rebalance() {
 	}
 }
 
-// divide returns the free partitions that fall to this member, and how many of its own of each route fall to others. taken
-// are free ones that it has by then.
+// kept returns those of takes that this member would not release once it had them.
+func (d *Dispatcher) kept(takes []core.PartitionState) []core.PartitionState {
+	if len(takes) == 0 {
+		return nil
+	}
+	taken := map[core.Partition]bool{}
+	for i := range takes {
+		taken[takes[i].Partition] = true
+	}
+	_, gives := d.divide(taken)
+	return slices.DeleteFunc(takes, func(u core.PartitionState) bool {
+		gives[u.Partition.Route]--
+		return gives[u.Partition.Route] >= 0
+	})
+}
+
+// divide returns the free partitions that fall to this member, and how many of its own of each route fall to others.
+// taken are free ones that it has by then.
 func (d *Dispatcher) divide(taken map[core.Partition]bool) (takes []core.PartitionState, releases map[string]int) {
 	t := d.tally(taken)
 	releases = map[string]int{}
@@ -179,9 +183,9 @@ func (d *Dispatcher) releaseOne(rt *route) {
 	}
 }
 
-// tally counts the partitions of each member, without those that are on their way to another member: they are given like
-// free ones. At their old owner they would make one more partition go with each membership, and if they counted nowhere,
-// their next owner would seem to need more. A member that is about to be removed gets none. The steps:
+// tally counts the partitions of each member, without those that are on their way to another member: they are given
+// like free ones. At their old owner they would make one more partition go with each membership, and if they counted
+// nowhere, their next owner would seem to need more. A member that is about to be removed gets none. The steps:
 //
 //  1. The routes, sorted, get indexes.
 //  2. Each member becomes a holder, with the routes that it serves and those that it is able to serve now. Of itself

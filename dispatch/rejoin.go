@@ -36,9 +36,10 @@ func (d *Dispatcher) rejoin() {
 	}
 }
 
-// giveUpJoin ends a session whose Join has no answer: the next Join is for a new session. The lost one may be executed at
-// any time. After others have removed its session, it would bring the session back, and nothing would fence the process
-// that still works for it. So it must be the Join of a session that nobody works for. Such a session is removed at once.
+// giveUpJoin ends a session whose Join has no answer: the next Join is for a new session. The lost one may be executed
+// at any time. After others have removed its session, it would bring the session back, and nothing would fence the
+// process that still works for it. So it must be the Join of a session that nobody works for. Such a session is removed
+// at once.
 func (d *Dispatcher) giveUpJoin(m *core.Member) {
 	d.session = 0
 	d.self.reset()

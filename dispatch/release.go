@@ -116,7 +116,9 @@ func (d *Dispatcher) releasePartition(u *partition) *Call {
 			item.held = true
 		}
 	}
-	owned := core.PartitionState{Partition: u.Partition, Owner: d.session, Term: u.term, ReadAfter: rt.slotHints().of(u.Slots())}
+	owned := core.PartitionState{
+		Partition: u.Partition, Owner: d.session, Term: u.term, ReadAfter: rt.slotHints().of(u.Slots()), StoreEpoch: d.db.epoch,
+	}
 	c := &Call{kind: CallRelease, op: &releaseOp{d: d, session: d.session, u: u, owned: owned, out: out}}
 	u.asked = true
 	return c

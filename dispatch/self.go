@@ -29,7 +29,8 @@ type self struct {
 
 func newSelf(e *env) self { return self{env: e, unavailable: map[string]bool{}} }
 
-// reset ends the session. It keeps which sessions were given up, which routes the member can serve, and whether it stops.
+// reset ends the session. It keeps which sessions were given up, which routes the member can serve, and whether it
+// stops.
 func (m *self) reset() {
 	m.joined, m.heartbeats, m.arrived, m.renewalSent, m.renewedLate = false, 0, 0, time.Time{}, false
 }

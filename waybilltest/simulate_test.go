@@ -163,8 +163,8 @@ func (f forgetful) Do(ctx context.Context, key core.InboxKey, fn func(ctx contex
 	return f.Inbox.Do(ctx, key, fn)
 }
 
-// A failure is reported with its seed and with few faults. A rare history does not repeat (TestSameSeedSameHistory), and
-// cannot be told with few: another seed gives another one.
+// A failure is reported with its seed and with few faults. A rare history does not repeat (TestSameSeedSameHistory).
+// Then few faults cannot tell it, and another seed gives another one.
 func TestSimulateExplains(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
 	s := simulation{

@@ -288,7 +288,8 @@ func (s *Store) ReleasePartition(ctx context.Context, self core.Session, partiti
 		if done, err = w.keep(ctx, u, out); err != nil || !done {
 			return err
 		}
-		_, err = w.exec(ctx, `UPDATE waybill_outbox_partitions SET owner = 0, term = term + 1, read_after = ? WHERE route = ? AND from_slot = ?`, partition.ReadAfter, u.Route, u.From)
+		_, err = w.exec(ctx, `UPDATE waybill_outbox_partitions SET owner = 0, term = term + 1, read_after = IF(? IN ('', `+epochSQL+`), ?, read_after)
+			WHERE route = ? AND from_slot = ?`, partition.StoreEpoch, partition.ReadAfter, u.Route, u.From)
 		return err
 	})
 	return done && err == nil, err

@@ -183,6 +183,7 @@ var heartbeatFaults = []faulty{
 	{"removes whatever the heartbeats", "eviction-compares-heartbeats", heartbeats(func(b *broken, m *core.HeartbeatRequest) {
 		each(m.Evict, func(e *core.Eviction) { e.Heartbeats = b.member(e.Session).Heartbeats })
 	})},
+	{"stores how far a member read in another life", "hints-are-of-this-life", heartbeats(func(_ *broken, m *core.HeartbeatRequest) { m.StoreEpoch = "" })},
 	{"counts no crashes", "eviction-counts-crashes-of-holds", heartbeats(func(b *broken, m *core.HeartbeatRequest) {
 		for _, r := range m.Evict {
 			_, _ = b.store.Heartbeat(context.Background(), core.HeartbeatRequest{Self: core.Member{Session: r.Session}, Leave: true})

@@ -198,5 +198,6 @@ var holdFaults = []faulty{
 		}
 		return r.pass(ctx)
 	}}},
+	{"stores how far a member read in another life, as it releases", "hints-are-of-this-life", releases(func(r *releaseCall) { r.partition.StoreEpoch = "" })},
 	{"releases in a term that has not begun", "release-needs-its-term", releases(func(r *releaseCall) { r.partition.Term = min(r.partition.Term, r.term(r.partition.Partition)) })},
 }

@@ -21,6 +21,7 @@ var releaseChecks = []named{
 	{"earlier-release-changes-nothing", earlierReleaseChangesNothing},
 	{"release-needs-its-term", releaseNeedsItsTerm},
 	{"release-leaves-the-hold-of-another", releaseLeavesTheHoldOfAnother},
+	{"hints-are-of-this-life", hintsAreOfThisLife},
 }
 
 // handover is a member with two partitions and records in both.
@@ -255,4 +256,38 @@ func releaseLeavesTheHoldOfAnother(k *kit) {
 	other.retrying(low[0].Ref)
 	other.released("the session that had it out released it", &low[1])
 	other.gone("the session that had it out settled it", low[2].Ref, low[3].Ref)
+}
+
+// Without this the next owner passes over records that are there again after a standby was promoted that lacked the
+// latest commits: a member that has read them before stores how far it has come.
+func hintsAreOfThisLife(k *kit) {
+	m := k.owner(1)
+	epoch := m.heartbeat().StoreEpoch
+	if epoch == "" {
+		k.undeclared("an epoch of the database")
+	}
+	us := k.partitions(m.heartbeat())
+	by := func(epoch string) func(x *core.HeartbeatRequest) {
+		return func(x *core.HeartbeatRequest) { x.StoreEpoch = epoch }
+	}
+	for _, c := range []struct {
+		epoch           string
+		hint, want, out int64
+	}{{epoch, 7, 7, 7}, {"another" + epoch, 9, 7, 7}, {"", 11, 11, 11}} {
+		hint := core.Transfer{Partition: us[0].Partition, From: m.self.Session, To: m.self.Session, ReadAfter: c.hint, MaybeOutUpTo: c.hint}
+		u := k.partitions(m.heartbeat(moves(hint), by(c.epoch)))[0]
+		k.failIf(u.ReadAfter != c.want || u.MaybeOutUpTo != c.out || u.Owner != m.self.Session,
+			"a member of epoch %q stored %d in epoch %q, and the partition has the owner %d, ReadAfter %d and MaybeOutUpTo %d, want %d, %d and %d",
+			c.epoch, c.hint, epoch, u.Owner, u.ReadAfter, u.MaybeOutUpTo, m.self.Session, c.want, c.out)
+	}
+	for _, c := range []struct {
+		epoch      string
+		hint, want int64
+	}{{"another" + epoch, 13, 11}, {epoch, 15, 15}} {
+		u := k.partitions(m.heartbeat())[0]
+		u.StoreEpoch = c.epoch
+		m.release(u, c.hint)
+		m.partitionIs("it was released", 0, 0, c.want)
+		m.takeOwnership(core.AllSlots)
+	}
 }

@@ -44,7 +44,7 @@ type heartbeat struct {
 //	partitions are made, for routes that have none, unless the caller leaves
 //	evictions: of members whose number of heartbeats is still the given one
 //	transfers: of partitions that From owns, to a member or to none
-//	the caller's own ReadAfter and MaybeOutUpTo, unless the call is late
+//	the caller's own ReadAfter and MaybeOutUpTo, unless the call is late, or of another life of the database
 //	suspicions: of members that have the given presence
 //	the caller leaves
 //	partitions end, of routes that no member serves and of which no member owns one
@@ -166,7 +166,7 @@ func (t *heartbeat) transfer(ctx context.Context) error {
 		}
 		u := &t.now.Partitions[at]
 		if m.From == m.To {
-			if m.To == self.Session && t.Self.Heartbeats >= self.Heartbeats {
+			if m.To == self.Session && t.Self.Heartbeats >= self.Heartbeats && SameLife(t.StoreEpoch, t.now.StoreEpoch) {
 				u.ReadAfter, u.MaybeOutUpTo, t.changed[u.Partition] = m.ReadAfter, m.MaybeOutUpTo, true
 			}
 			continue
@@ -248,3 +248,7 @@ func (t *heartbeat) save(ctx context.Context) error {
 	}
 	return t.store.Save(ctx, partitions)
 }
+
+// SameLife reports whether a call that names an epoch may store how far its caller has read: the database has not gone
+// back since. A caller that knows no epoch, and a store that has none, say nothing about that.
+func SameLife(called, now string) bool { return called == "" || now == "" || called == now }

@@ -199,7 +199,9 @@ func (s *Store) ReleasePartition(ctx context.Context, self core.Session, what co
 	for r := range keep {
 		s.hold(r, self)
 	}
-	u.ReadAfter = what.ReadAfter
+	if rules.SameLife(what.StoreEpoch, s.epoch()) {
+		u.ReadAfter = what.ReadAfter
+	}
 	u.Owner = 0
 	u.Term++
 	return true, nil

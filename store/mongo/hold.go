@@ -225,7 +225,14 @@ func (s *Store) ReleasePartition(ctx context.Context, self core.Session, partiti
 		if err := w.releasePartition(ctx, self, partition.Partition, out); err != nil {
 			return err
 		}
-		u.Owner, u.Term, u.ReadAfter = 0, u.Term+1, partition.ReadAfter
+		epoch, err := w.metas(ctx, "epoch")
+		if err != nil {
+			return err
+		}
+		if rules.SameLife(partition.StoreEpoch, epoch["epoch"].text()) {
+			u.ReadAfter = partition.ReadAfter
+		}
+		u.Owner, u.Term = 0, u.Term+1
 		_, err = s.routes.ReplaceOne(ctx, bson.M{"_id": d.Route}, d)
 		return err
 	})

@@ -161,7 +161,7 @@ func queueTransfers(b *batch, m *core.HeartbeatRequest) {
 	})
 	for _, v := range transfers {
 		b.Queue(b.sql.heartbeat.transfer, int64(m.Self.Session), v.Partition.Route, int16(v.Partition.From), int16(v.Partition.To),
-			int64(v.From), int64(v.To), v.ReadAfter, v.MaybeOutUpTo, m.Self.Heartbeats)
+			int64(v.From), int64(v.To), v.ReadAfter, v.MaybeOutUpTo, m.Self.Heartbeats, m.StoreEpoch)
 	}
 }
 

@@ -135,8 +135,8 @@ FROM (SELECT d.route, min(d.read_after) AS read_after, max(d.uncertain_up_to) AS
 WHERE r.route = d.route`
 
 	// transferSQL makes a transfer. A partition of another live member moves only while no statement of that member
-	// is under way; else the transfer is skipped. So are hints that a member stores late, or for a partition of
-	// another.
+	// is under way; else the transfer is skipped. So are hints that a member stores late, for a partition of
+	// another, or for another life of the database.
 	transferSQL = `
 WITH o AS MATERIALIZED (
     SELECT FROM {members} m WHERE m.session = $5 AND $5::bigint NOT IN (0, $1::bigint) FOR UPDATE SKIP LOCKED
@@ -144,7 +144,7 @@ WITH o AS MATERIALIZED (
     SELECT FROM {partitions} u
     WHERE u.route = $2 AND u.from_slot = $3 AND u.to_slot = $4 AND u.owner = $5 AND ` + aliveSQL + `
       AND ($6::bigint = 0 OR EXISTS (SELECT FROM {members} m WHERE m.session = $6))
-      AND ($6 <> $5 OR $6 = $1::bigint AND EXISTS (SELECT FROM {members} m WHERE m.session = $1 AND m.heartbeats <= $9))
+      AND ($6 <> $5 OR $6 = $1::bigint AND EXISTS (SELECT FROM {members} m WHERE m.session = $1 AND m.heartbeats <= $9) AND $10::text` + sameLifeSQL + `)
       AND ($5 IN (0, $1::bigint) OR EXISTS (SELECT FROM o) OR NOT EXISTS (SELECT FROM {members} m WHERE m.session = $5))
     FOR NO KEY UPDATE
 )

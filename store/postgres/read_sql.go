@@ -38,6 +38,10 @@ func newReadStatements(n schema.Names) readStatements {
 // epochSQL changes when a standby is promoted, and when an operator raises it after a restore.
 const epochSQL = `(SELECT left(pg_walfile_name(pg_current_wal_insert_lsn()), 8) || '/' || value::text FROM {meta} WHERE name = {epoch})`
 
+// sameLifeSQL says of the epoch that a call names, like rules.SameLife, whether it may store how far its caller has
+// read.
+const sameLifeSQL = ` IN ('', ` + epochSQL + `)`
+
 // pageSQL is what a page says besides records. The numbers are looked up after the snapshot was taken. A
 // transaction has its id before it numbers a notice: it locks a row first.
 const pageSQL = `

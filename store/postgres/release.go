@@ -52,7 +52,7 @@ WITH un AS MATERIALIZED (
         held_since = CASE WHEN NOT l.out THEN NULL WHEN r.hold = $1 THEN r.held_since ELSE clock_timestamp() END
     FROM l WHERE r.ctid = l.at AND EXISTS (SELECT FROM can)
 ), g AS (
-    UPDATE {partitions} un SET owner = 0, read_after = $5, term = un.term + 1
+    UPDATE {partitions} un SET owner = 0, term = un.term + 1, read_after = CASE WHEN $11::text` + sameLifeSQL + ` THEN $5 ELSE un.read_after END
     WHERE un.route = $2 AND un.from_slot = $3 AND un.owner = $1 AND EXISTS (SELECT FROM can)
 )
 SELECT CASE WHEN EXISTS (SELECT FROM can) THEN 1 WHEN EXISTS (SELECT FROM un) THEN 2
@@ -76,7 +76,7 @@ func (o *Outbox) ReleasePartition(ctx context.Context, self core.Session, partit
 		b.fence(self, &now)
 		b.Queue(b.sql.release.lockPartition, u.Route, int16(u.From))
 		b.Queue(b.sql.release.release, int64(self), u.Route, int16(u.From), int16(u.To), partition.ReadAfter,
-			c.routes, c.seqs, c.ids, c.versions, partition.Term).
+			c.routes, c.seqs, c.ids, c.versions, partition.Term, partition.StoreEpoch).
 			QueryRow(func(row pgx.Row) error { return row.Scan(&answer) })
 	})
 	if err == nil && (now.IsZero() || answer == 3) {

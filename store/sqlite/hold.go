@@ -21,7 +21,7 @@ const (
 	freeText = `SELECT ` + rowSQL + `, coalesce(length(r.body), 0) FROM waybill_outbox r INDEXED BY waybill_outbox_free
 		WHERE r.route = ?1 AND r.key = '' AND r.hold = 0 AND r.due_at IS NULL AND r.settled_at IS NULL AND ` + slotSQL + ` ORDER BY r.seq`
 
-	releasePartitionText = `UPDATE waybill_outbox_partitions SET owner = 0, term = term + 1, read_after = ?3 WHERE route = ?1 AND from_slot = ?2`
+	releasePartitionText = `UPDATE waybill_outbox_partitions SET owner = 0, term = term + 1, read_after = iif(?4, ?3, read_after) WHERE route = ?1 AND from_slot = ?2`
 )
 
 // Hold writes holds, as core.OutboxStore says. A record that self neither holds nor owns by its partition is HoldGone.
@@ -194,7 +194,7 @@ func (s *Store) ReleasePartition(ctx context.Context, self core.Session, partiti
 				if before {
 					return false, nil
 				}
-				return true, w.releasePartition(ctx, self, u, partition.ReadAfter, out)
+				return true, w.releasePartition(ctx, self, partition, out)
 			}
 			err = nil
 		}
@@ -206,7 +206,8 @@ func (s *Store) ReleasePartition(ctx context.Context, self core.Session, partiti
 	return err == nil, err
 }
 
-func (w *work) releasePartition(ctx context.Context, self core.Session, partition core.Partition, low int64, out []core.Ref) error {
+func (w *work) releasePartition(ctx context.Context, self core.Session, released core.PartitionState, out []core.Ref) error {
+	partition := released.Partition
 	slots := partition.Slots()
 	rows, err := w.at(ctx, seqsOf(out))
 	if err != nil {
@@ -237,6 +238,10 @@ func (w *work) releasePartition(ctx context.Context, self core.Session, partitio
 			return err
 		}
 	}
-	_, err = w.exec(ctx, releasePartitionText, partition.Route, partition.From, low)
+	epoch, err := w.epoch(ctx)
+	if err != nil {
+		return err
+	}
+	_, err = w.exec(ctx, releasePartitionText, partition.Route, partition.From, released.ReadAfter, rules.SameLife(released.StoreEpoch, epoch))
 	return err
 }

@@ -1806,7 +1806,7 @@ WITH o AS MATERIALIZED (
     SELECT FROM "waybill"."waybill_outbox_partitions" u
     WHERE u.route = $2 AND u.from_slot = $3 AND u.to_slot = $4 AND u.owner = $5 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = $1)
       AND ($6::bigint = 0 OR EXISTS (SELECT FROM "waybill"."waybill_outbox_members" m WHERE m.session = $6))
-      AND ($6 <> $5 OR $6 = $1::bigint AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" m WHERE m.session = $1 AND m.heartbeats <= $9))
+      AND ($6 <> $5 OR $6 = $1::bigint AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" m WHERE m.session = $1 AND m.heartbeats <= $9) AND $10::text IN ('', (SELECT pg_catalog.left(pg_catalog.pg_walfile_name(pg_current_wal_insert_lsn()), 8) || '/' || value::text FROM "waybill"."waybill_meta" WHERE name = 'waybill_outbox.epoch')))
       AND ($5 IN (0, $1::bigint) OR EXISTS (SELECT FROM o) OR NOT EXISTS (SELECT FROM "waybill"."waybill_outbox_members" m WHERE m.session = $5))
     FOR NO KEY UPDATE
 )
@@ -2051,7 +2051,7 @@ WITH un AS MATERIALIZED (
         held_since = CASE WHEN NOT l.out THEN NULL WHEN r.hold = $1 THEN r.held_since ELSE clock_timestamp() END
     FROM l WHERE r.ctid = l.at AND EXISTS (SELECT FROM can)
 ), g AS (
-    UPDATE "waybill"."waybill_outbox_partitions" un SET owner = 0, read_after = $5, term = un.term + 1
+    UPDATE "waybill"."waybill_outbox_partitions" un SET owner = 0, term = un.term + 1, read_after = CASE WHEN $11::text IN ('', (SELECT pg_catalog.left(pg_catalog.pg_walfile_name(pg_current_wal_insert_lsn()), 8) || '/' || value::text FROM "waybill"."waybill_meta" WHERE name = 'waybill_outbox.epoch')) THEN $5 ELSE un.read_after END
     WHERE un.route = $2 AND un.from_slot = $3 AND un.owner = $1 AND EXISTS (SELECT FROM can)
 )
 SELECT CASE WHEN EXISTS (SELECT FROM can) THEN 1 WHEN EXISTS (SELECT FROM un) THEN 2

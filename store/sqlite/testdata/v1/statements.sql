@@ -435,7 +435,7 @@ UPDATE waybill_outbox_members SET suspected = 1 WHERE session = ?1
 UPDATE waybill_outbox_notices SET slots = slots & ~?3 WHERE number = ?1 AND route = ?2 AND kind = 3
 
 -- statement
-UPDATE waybill_outbox_partitions SET owner = 0, term = term + 1, read_after = ?3 WHERE route = ?1 AND from_slot = ?2
+UPDATE waybill_outbox_partitions SET owner = 0, term = term + 1, read_after = iif(?4, ?3, read_after) WHERE route = ?1 AND from_slot = ?2
 
 -- statement
 WITH RECURSIVE n(route) AS (
