@@ -97,8 +97,9 @@ type ReadResult struct {
 	// LastSeqXmax: a transaction that can still show a number up to LastSeq has an id below LastSeqXmax. It is 0 if
 	// no number was drawn since ReadRequest.KnownLastSeq.
 	LastSeqXmax int64
-	// RunningTxs are transactions that have not ended.
-	RunningTxs []int64
+	// RunningTxs are transactions that have not ended. MaybeEndedTxs are those of them that may have ended before
+	// the snapshot was taken: it can show their records. A store that knows both of one moment has none.
+	RunningTxs, MaybeEndedTxs []int64
 }
 
 // Records are the answer to a Range. More reports that a limit cut them: there can be more after the last one.

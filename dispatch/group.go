@@ -159,8 +159,8 @@ func (d *Dispatcher) transactions(result *core.ReadResult) (visible int64) {
 	visible, lastNotice := d.db.visible(result, least)
 	d.notices.transactions(watch, ended, lastNotice)
 	for _, rt := range d.routes {
-		for _, id := range ended {
-			rt.walkFor(id)
+		for _, id := range slices.Concat(ended, result.MaybeEndedTxs) {
+			rt.walkFor(id, slices.Contains(ended, id))
 		}
 		if rt.Queue {
 			rt.queue.transactions(watch, ended, visible, d.now)
@@ -169,11 +169,15 @@ func (d *Dispatcher) transactions(result *core.ReadResult) (visible int64) {
 	return visible
 }
 
-// walkFor begins walks over the records of watched transactions that have ended.
-func (rt *route) walkFor(id int64) {
+// walkFor begins walks over the records of a watched transaction that has ended, or may have. Then it is watched
+// further: the result that is taken in can show its later records, and the walk finds the earlier ones, if there are
+// any.
+func (rt *route) walkFor(id int64, ended bool) {
 	for _, g := range rt.groups {
 		if from, ok := g.watch[id]; ok {
-			delete(g.watch, id)
+			if ended {
+				delete(g.watch, id)
+			}
 			g.addWalk(from, max(g.cursor, 0))
 			rt.pace.readAt = rt.now
 			rt.overdue.all()

@@ -4,6 +4,7 @@ package dispatch
 // records that no member has settled, in one constructed case each.
 
 import (
+	"context"
 	"slices"
 	"testing"
 	"time"
@@ -11,6 +12,7 @@ import (
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/store/memory"
 )
 
 // membership is what the store says about the members and their partitions.
@@ -55,7 +57,7 @@ func TestMergedGroupsMissNothing(t *testing.T) { // DB-22
 		}
 		for id, want := range map[int64]int64{long: 10, other: 15} {
 			g.walks = nil
-			if rt.walkFor(id); len(g.walks) != 1 || g.walks[0].pos != want || g.walks[0].to != 30 {
+			if rt.walkFor(id, true); len(g.walks) != 1 || g.walks[0].pos != want || g.walks[0].to != 30 {
 				t.Errorf("transaction %d has ended, and the walks are %+v, want one from %d on", id, g.walks, want)
 			}
 		}
@@ -372,5 +374,47 @@ func TestManyAreRedriven(t *testing.T) { // DB-12
 	w.must(err)
 	if len(result.Notices) != 0 {
 		t.Errorf("%+v is left", result.Notices)
+	}
+}
+
+// late is a store that asks which transactions run before it takes a snapshot: the one that was open has ended in
+// between, once.
+type late struct {
+	*memory.Store
+	open  int64 // the transaction; 0 = it is not known
+	ended int   // results that show its records, though it counts as running
+}
+
+func (s *late) Read(ctx context.Context, self core.Session, request core.ReadRequest) (core.ReadResult, error) {
+	result, err := s.Store.Read(ctx, self, request)
+	switch {
+	case len(result.RunningTxs) == 1:
+		s.open = result.RunningTxs[0]
+	case s.open > 0 && s.ended == 0 && len(request.Ranges) > 0:
+		s.ended++
+		result.RunningTxs, result.MaybeEndedTxs = []int64{s.open}, []int64{s.open}
+	}
+	return result, err
+}
+
+// TestTransactionThatMayHaveEnded: a result shows a record behind a watched transaction that counts as running, and
+// that has ended before the snapshot was taken. The transaction's own record of the key goes first; here it stays out.
+func TestTransactionThatMayHaveEnded(t *testing.T) { // OR-02
+	t.Parallel()
+	w := newSmall(t)
+	st := &late{Store: w.st}
+	w.call = func(c *Call) { c.Do(t.Context(), st) }
+	long := w.st.Begin()
+	_, err := long.Stage(core.StagedRow{Route: "r", Envelope: waybill.Envelope{ID: "a", Topic: "t", Key: "k"}})
+	w.must(err)
+	w.stage("x", "b")
+	w.start()
+	got := w.run(3 * time.Second)
+	w.must(long.Commit())
+	w.stage("k", "c")
+	w.d.Wake(w.now)
+	got = append(got, w.run(time.Second)...)
+	if want := []string{"b", "a"}; !slices.Equal(got, want) || st.ended != 1 {
+		t.Errorf("handed out %v, want %v; %d results were late", got, want, st.ended)
 	}
 }

@@ -91,3 +91,17 @@ func (s *Store) reads(ctx context.Context, fn func(w *work) error) (n int64, err
 	}
 	return handled() - before, err
 }
+
+// Sight asks which transactions run, as a page does before its snapshot; the page's numbers are upper's.
+func (s *Store) Sight(ctx context.Context) (running []int64, err error) {
+	if _, err := s.upper(ctx); err != nil {
+		return nil, err
+	}
+	_, running, err = s.sight(ctx)
+	return running, err
+}
+
+// MaybeEnded asks which of them may have ended, as a page does after its snapshot.
+func (s *Store) MaybeEnded(ctx context.Context, running []int64) ([]int64, error) {
+	return s.maybeEnded(ctx, running)
+}

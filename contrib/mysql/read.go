@@ -57,7 +57,17 @@ func (s *Store) Read(ctx context.Context, self core.Session, look core.ReadReque
 		page = rd.page
 		return nil
 	})
+	if err == nil && len(running) > 0 && slices.ContainsFunc(page.Ranges, keyed) {
+		if page.MaybeEndedTxs, err = s.maybeEnded(ctx, running); err != nil {
+			return core.ReadResult{}, classify("read", err)
+		}
+	}
 	return page, err
+}
+
+// keyed reports whether a record has a key: it must not come before one that the snapshot shows, too.
+func keyed(r core.Records) bool {
+	return slices.ContainsFunc(r.Records, func(r core.Record) bool { return r.Envelope.Key != "" })
 }
 
 // reader answers one ReadRequest in its transaction.
