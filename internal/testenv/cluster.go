@@ -19,13 +19,7 @@ type RabbitMQCluster struct {
 // OwnRabbitMQCluster starts a private cluster for this test alone (10 to 20 s), and removes it at the end of the test.
 func OwnRabbitMQCluster(tb TB, nodes int, opts RabbitMQOptions) *RabbitMQCluster {
 	tb.Helper()
-	c, err := StartRabbitMQCluster(tb.Context(), nodes, opts)
-	if err != nil {
-		unavailable(tb, err)
-		return nil
-	}
-	tb.Cleanup(func() { _ = c.Close() })
-	return c
+	return own(tb, func(ctx context.Context) (*RabbitMQCluster, error) { return StartRabbitMQCluster(ctx, nodes, opts) })
 }
 
 // StartRabbitMQCluster starts a cluster and returns when each node knows all. The caller must Close it.

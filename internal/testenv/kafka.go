@@ -53,13 +53,7 @@ type kafkaNode struct {
 // OwnKafka starts a private Kafka for this test alone (5 to 10 s, three nodes 10 to 20), and removes it at its end.
 func OwnKafka(tb TB, opts KafkaOptions) *KafkaServer {
 	tb.Helper()
-	s, err := StartKafka(tb.Context(), opts)
-	if err != nil {
-		unavailable(tb, err)
-		return nil
-	}
-	tb.Cleanup(func() { _ = s.Close() })
-	return s
+	return own(tb, func(ctx context.Context) (*KafkaServer, error) { return StartKafka(ctx, opts) })
 }
 
 // StartKafka starts a private Kafka and returns when it takes connections. It may not know its topics yet: ask until it

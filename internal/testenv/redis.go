@@ -63,13 +63,7 @@ var sharedRedis = sync.OnceValues(func() (*RedisServer, error) {
 // OwnRedis starts a private Redis for this test alone (a tenth of a second), and removes it at the end of the test.
 func OwnRedis(tb TB, opts RedisOptions) *RedisServer {
 	tb.Helper()
-	s, err := StartRedis(tb.Context(), opts)
-	if err != nil {
-		unavailable(tb, err)
-		return nil
-	}
-	tb.Cleanup(func() { _ = s.Close() })
-	return s
+	return own(tb, func(ctx context.Context) (*RedisServer, error) { return StartRedis(ctx, opts) })
 }
 
 // OwnRedisCluster starts n private servers that share the slots of a cluster, and removes them at the end of the test.

@@ -51,62 +51,32 @@ const cleanupTimeout = 30 * time.Second
 // Postgres gives the test a fresh, empty database on the shared PostgreSQL server, and drops it at the end of the test.
 func Postgres(tb TB) *PG {
 	tb.Helper()
-	db, err := OpenPostgres(tb.Context())
-	if err != nil {
-		unavailable(tb, err)
-		return nil
-	}
-	closeAfter(tb, db.Close)
-	return db
+	return opened(tb, OpenPostgres, (*PG).Close)
 }
 
 // RabbitMQ gives the test a fresh virtual host on the shared broker, and deletes it at the end of the test.
 func RabbitMQ(tb TB) *MQ {
 	tb.Helper()
-	mq, err := OpenRabbitMQ(tb.Context())
-	if err != nil {
-		unavailable(tb, err)
-		return nil
-	}
-	closeAfter(tb, mq.Close)
-	return mq
+	return opened(tb, OpenRabbitMQ, (*MQ).Close)
 }
 
 // MongoDB gives the test a database on the server of WAYBILL_TEST_MONGODB or on the shared FerretDB, and drops it at
 // the end of the test.
 func MongoDB(tb TB) *Mongo {
 	tb.Helper()
-	db, err := OpenMongoDB(tb.Context())
-	if err != nil {
-		unavailable(tb, err)
-		return nil
-	}
-	closeAfter(tb, db.Close)
-	return db
+	return opened(tb, OpenMongoDB, (*Mongo).Close)
 }
 
 // OwnPostgres starts a private PostgreSQL server for this test alone, and removes it at the end of the test.
 func OwnPostgres(tb TB, opts PostgresOptions) *PostgresServer {
 	tb.Helper()
-	s, err := StartPostgres(tb.Context(), opts)
-	if err != nil {
-		unavailable(tb, err)
-		return nil
-	}
-	tb.Cleanup(func() { _ = s.Close() })
-	return s
+	return own(tb, func(ctx context.Context) (*PostgresServer, error) { return StartPostgres(ctx, opts) })
 }
 
 // OwnRabbitMQ starts a private broker for this test alone (3 to 9 s), and removes it at the end of the test.
 func OwnRabbitMQ(tb TB, opts RabbitMQOptions) *RabbitMQServer {
 	tb.Helper()
-	s, err := StartRabbitMQ(tb.Context(), opts)
-	if err != nil {
-		unavailable(tb, err)
-		return nil
-	}
-	tb.Cleanup(func() { _ = s.Close() })
-	return s
+	return own(tb, func(ctx context.Context) (*RabbitMQServer, error) { return StartRabbitMQ(ctx, opts) })
 }
 
 // NewProxy starts a fault proxy before the address upstream (host:port), and closes it at the end of the test.
@@ -136,6 +106,24 @@ func NewTLS(tb TB) *TLS {
 		return nil
 	}
 	return t
+}
+
+// opened returns what open returns, and closes it at the end of the test.
+func opened[T any](tb TB, open func(ctx context.Context) (T, error), stop func(T, context.Context) error) T {
+	tb.Helper()
+	v, err := open(tb.Context())
+	if err != nil {
+		unavailable(tb, err)
+		return *new(T)
+	}
+	closeAfter(tb, func(ctx context.Context) error { return stop(v, ctx) })
+	return v
+}
+
+// own returns the server that start returns, and removes it at the end of the test.
+func own[S interface{ Close() error }](tb TB, start func(ctx context.Context) (S, error)) S {
+	tb.Helper()
+	return opened(tb, start, func(s S, _ context.Context) error { return s.Close() })
 }
 
 func closeAfter(tb TB, stop func(context.Context) error) {
