@@ -28,7 +28,7 @@ const allHistories = "^TestHistories$"
 // remembered are faults of the memory store. Most histories would not find them: the dispatcher guards the same.
 func remembered() []mutant {
 	return append(group{pkg: "./core/outboxtest"}.of(
-		mutant{id: "memory-next-left", fault: "a full Take does not tell of records before one that it had held", file: "store/memory/hold.go", old: "scope.UpToSeq = min(scope.UpToSeq, slices.MaxFunc(found, bySeq).seq)", new: "scope.UpToSeq = min(scope.UpToSeq, found[want.N-1].seq)", tests: "^TestMemory$/^deletes$/^next-says-what-it-passed$"},
+		mutant{id: "memory-next-left", fault: "a full Take does not tell of records before one that it had held", file: "store/memory/hold.go", old: "scope.UpToSeq = min(scope.UpToSeq, slices.MaxFunc(found, bySeq).seq)", new: "scope.UpToSeq = min(scope.UpToSeq, found[want.KeylessLimit-1].seq)", tests: "^TestMemory$/^deletes$/^next-says-what-it-passed$"},
 		mutant{id: "memory-crashes", fault: "the store forgets who removed a member", file: "store/memory/heartbeat.go", old: "r.crashes++", new: "_ = r", tests: "^TestMemory$"},
 		mutant{id: "memory-short-timer", fault: "a timer of 1 ms is due at once", file: "store/memory/stage.go", old: "due := now.Add(row.Delay)", new: "due := now.Add(row.Delay.Truncate(2e6))", tests: "^TestMemory$/^deletes$/^short-delays-are-kept$"},
 		mutant{id: "rules-short-retry", fault: "a retry in less than 10 ms is due at once", file: "core/rules/settle.go", old: "c.Due, c.In, c.Crashes = true, o.In(), 0", new: "c.Due, c.In, c.Crashes = true, o.In().Truncate(1e7), 0", tests: "^TestMemory$/^deletes$/^short-delays-are-kept$"},
