@@ -1,6 +1,7 @@
 package waybill
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -48,9 +49,7 @@ func (l Limits) WithDefaults() Limits {
 	set(&l.MaxMessageBytes, defaultMaxMessage)
 	set(&l.MaxHeaders, defaultMaxHeaders)
 	set(&l.MaxHeaderBytes, defaultMaxHeaderBytes)
-	if l.MaxDelay == 0 {
-		l.MaxDelay = defaultMaxDelay
-	}
+	l.MaxDelay = cmp.Or(l.MaxDelay, defaultMaxDelay)
 	return l
 }
 

@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -60,9 +61,7 @@ type TerminateResult struct {
 // for opts.Wait, it returns an error that matches waybill.ErrInFlight. A decision that is pending then stands.
 func DecideAll(ctx context.Context, store Terminator, req TerminateRequest, opts TerminateOptions) (TerminateResult, error) {
 	e := ender{store: store, req: req, opts: opts}
-	if e.opts.Wait == 0 {
-		e.opts.Wait = DefaultDecideWait
-	}
+	e.opts.Wait = cmp.Or(e.opts.Wait, DefaultDecideWait)
 	if err := e.check(); err != nil {
 		return TerminateResult{}, err
 	}
@@ -100,9 +99,7 @@ func (e *ender) check() error {
 	if len(f.States) == 0 {
 		f.States = []core.State{core.StatePending, core.StateProcessing, core.StateFailed}
 	}
-	if page.Limit == 0 {
-		page.Limit = MaxPageLimit
-	}
+	page.Limit = cmp.Or(page.Limit, MaxPageLimit)
 	e.sum.Next = page.After
 	return waybill.Invalid("waybill: decide all", checkReason(page.check(f.check(p)), e.req.Reason)...)
 }

@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -30,9 +31,7 @@ func RedriveAll(ctx context.Context, store Redriver, req RedriveRequest, opts Re
 	if req.DryRun {
 		perSecond = 0
 	}
-	if req.Page.Limit == 0 {
-		req.Page.Limit = MaxPageLimit
-	}
+	req.Page.Limit = cmp.Or(req.Page.Limit, MaxPageLimit)
 	if perSecond > 0 {
 		req.Page.Limit = min(req.Page.Limit, max(int(min(perSecond/10, MaxPageLimit)), 1))
 	}

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -88,9 +89,7 @@ func (f *fleet) waiting(ctx context.Context, timeout time.Duration) ([]string, e
 // storedRoutes are the names by which a store knows a route: itself, its sub-routes, and their lanes.
 func storedRoutes(r *relay.Route) []string {
 	name := r.Name
-	if name == "" {
-		name = waybill.DefaultRoute
-	}
+	name = cmp.Or(name, waybill.DefaultRoute)
 	names := []string{name}
 	for i := range r.SubRoutes {
 		names = append(names, waybill.NthSubRoute(name, i))

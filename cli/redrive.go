@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"os"
 	"strings"
@@ -166,9 +167,7 @@ func (l *loaded) blocks(store string, routes []string) bool {
 		}
 		for i := range r.Routes {
 			route := r.Routes[i].Name
-			if route == "" {
-				route = waybill.DefaultRoute
-			}
+			route = cmp.Or(route, waybill.DefaultRoute)
 			blocking[route] = r.Routes[i].BlockAfterAbandon
 		}
 	}

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"os"
 	"os/signal"
@@ -122,9 +123,7 @@ func (d *daemon) pause(conf *loaded) {
 		}
 		for _, rt := range set.Routes {
 			route := rt.Name
-			if route == "" {
-				route = waybill.DefaultRoute
-			}
+			route = cmp.Or(route, waybill.DefaultRoute)
 			change := r.Resume
 			if rt.Paused {
 				change = r.Pause

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -88,9 +89,7 @@ func (f *fleet) health() health.Options {
 	for name, r := range f.relays {
 		o.Engines["relay "+name] = r
 		after := f.options[name].StaleAfter
-		if after == 0 {
-			after = relay.DefaultStaleAfter
-		}
+		after = cmp.Or(after, relay.DefaultStaleAfter)
 		stale[f.ends[name].store] = max(stale[f.ends[name].store], after)
 	}
 	for name, s := range f.stores {

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"fmt"
 	"log/slog"
 	"net"
@@ -261,9 +262,7 @@ func (l *loaded) checkRelay(name string, owners map[string]string) {
 		routes[i].Encrypt.check(func(key, text string) { l.bad(fmt.Sprintf("%s.routes[%d].encrypt.%s", at, i, key), "%s", text) })
 		routes[i].Sign.check(func(key, text string) { l.bad(fmt.Sprintf("%s.routes[%d].sign.%s", at, i, key), "%s", text) })
 		route := routes[i].Name
-		if route == "" {
-			route = waybill.DefaultRoute
-		}
+		route = cmp.Or(route, waybill.DefaultRoute)
 		if other := owners[store+"/"+route]; other != "" && other != name && store != "" {
 			l.bad(fmt.Sprintf("%s.routes[%d].name", at, i), "route %q of store %q is served by relay %q already: a route leads to one place", route, store, other)
 		}

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -85,9 +86,7 @@ func newTelemetry(ctx context.Context, l *loaded, version string) (*telemetry, e
 			return nil, fmt.Errorf("telemetry.otlp.endpoint: %w", err)
 		}
 		every := o.Interval
-		if every == 0 {
-			every = defaultInterval
-		}
+		every = cmp.Or(every, defaultInterval)
 		opts = append(opts, sdkmetric.WithReader(sdkmetric.NewPeriodicReader(metrics, sdkmetric.WithInterval(every))))
 		share := 1.0
 		if o.Sample != nil {

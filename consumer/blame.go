@@ -1,6 +1,7 @@
 package consumer
 
 import (
+	"cmp"
 	"fmt"
 	"sync/atomic"
 	"time"
@@ -151,7 +152,7 @@ func (r *runner) blame(m *message, v *verdict) {
 	if v.of.alone == 0 || limit < 0 || time.Since(since) < limit || r.pause.state != open {
 		return
 	}
-	*v = r.judge.park(m.d, orElse(waybill.ReasonOf(v.err), waybill.ReasonDeliveries), fmt.Errorf("it has met outages for %s, while other messages of the queue "+
+	*v = r.judge.park(m.d, cmp.Or(waybill.ReasonOf(v.err), waybill.ReasonDeliveries), fmt.Errorf("it has met outages for %s, while other messages of the queue "+
 		"were handled: %w", time.Since(since).Round(time.Second), v.err))
 	delete(r.load.blames.of, identityOf(m))
 }

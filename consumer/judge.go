@@ -1,6 +1,7 @@
 package consumer
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -48,7 +49,7 @@ func (j *judge) refuse(d *waybill.Delivery) *verdict {
 	e := &d.Envelope
 	switch {
 	case d.Err != nil:
-		return new(j.park(d, orElse(waybill.ReasonOf(d.Err), waybill.ReasonUndecodable), d.Err))
+		return new(j.park(d, cmp.Or(waybill.ReasonOf(d.Err), waybill.ReasonUndecodable), d.Err))
 	case j.sub.Sources != nil && !allowed(j.sub.Sources[e.Source], e.Topic):
 		return new(j.park(d, waybill.ReasonForbidden, fmt.Errorf("source %.100q may not send topic %.100q to queue %q, by Subscription.Sources", e.Source, e.Topic, j.sub.Queue)))
 	case !e.Expires.IsZero() && e.Expired(time.Now()):
@@ -103,7 +104,7 @@ func (j *judge) decide(ctx context.Context, d *waybill.Delivery, st waybill.Hand
 	}
 	class := waybill.ClassOf(err)
 	if class == waybill.ClassPermanent {
-		reason := orElse(waybill.ReasonOf(err), waybill.ReasonRejected)
+		reason := cmp.Or(waybill.ReasonOf(err), waybill.ReasonRejected)
 		v := j.park(d, reason, err)
 		// these reasons say nothing about the handler's dependencies
 		v.healthy = reason != waybill.ReasonUndecodable && reason != waybill.ReasonNoID
@@ -131,7 +132,7 @@ func (j *judge) retry(d *waybill.Delivery, cause error) verdict {
 	policy, attempt := j.sub.Retry, max(d.Attempt, 1)
 	limit := policy.MaxAttempts()
 	if limit > 0 && attempt >= limit {
-		return j.park(d, orElse(waybill.ReasonOf(cause), waybill.ReasonAttempts), cause)
+		return j.park(d, cmp.Or(waybill.ReasonOf(cause), waybill.ReasonAttempts), cause)
 	}
 	delay, asked := after(cause)
 	longest := j.traits.MaxRetryDelay
@@ -149,7 +150,7 @@ func (j *judge) retry(d *waybill.Delivery, cause error) verdict {
 		case err != nil:
 			return j.park(d, waybill.ReasonRetryPolicy, fmt.Errorf("%w; the handler had failed: %w", err, cause))
 		case !again:
-			return j.park(d, orElse(waybill.ReasonOf(cause), waybill.ReasonRejected), cause)
+			return j.park(d, cmp.Or(waybill.ReasonOf(cause), waybill.ReasonRejected), cause)
 		case policy.Kind == waybill.BackoffCustom && longest > 0 && next > longest:
 			return j.park(d, waybill.ReasonRetryPolicy, fmt.Errorf("the retry policy asked for %s, a message can wait for %s here; the handler had failed: %w",
 				next, longest, cause))

@@ -1,6 +1,7 @@
 package consumer
 
 import (
+	"cmp"
 	"context"
 	"slices"
 	"time"
@@ -54,7 +55,7 @@ type handlers struct {
 func newHandlers(sub *waybill.Subscription, registered map[string]waybill.Handler) handlers {
 	hs := handlers{byName: make(map[string]*entry, len(registered))}
 	for name, h := range registered {
-		e := &entry{handle: h.Handle, batch: h.Batch, size: orElse(h.BatchSize, min(DefaultBatchSize, sub.Prefetch))}
+		e := &entry{handle: h.Handle, batch: h.Batch, size: cmp.Or(h.BatchSize, min(DefaultBatchSize, sub.Prefetch))}
 		e.one = e
 		if h.Batch != nil {
 			e.wait = h.BatchWait

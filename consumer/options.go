@@ -1,6 +1,7 @@
 package consumer
 
 import (
+	"cmp"
 	"fmt"
 	"log/slog"
 	"math"
@@ -128,35 +129,17 @@ func (o Options) withDefaults() Options {
 	if o.Retry == nil {
 		o.Retry = DefaultRetry()
 	}
-	if o.MaxDeliveries == 0 {
-		o.MaxDeliveries = DefaultMaxDeliveries
-	}
-	if o.DrainTimeout == 0 {
-		o.DrainTimeout = DefaultDrainTimeout
-	}
-	if o.OutageLimit == 0 {
-		o.OutageLimit = DefaultOutageLimit
-	}
-	if o.Pause.Base == 0 {
-		o.Pause.Base = min(DefaultPauseBase, orElse(o.Pause.Cap, DefaultPauseBase))
-	}
-	if o.Pause.Cap == 0 {
-		o.Pause.Cap = max(DefaultPauseCap, o.Pause.Base)
-	}
+	o.MaxDeliveries = cmp.Or(o.MaxDeliveries, DefaultMaxDeliveries)
+	o.DrainTimeout = cmp.Or(o.DrainTimeout, DefaultDrainTimeout)
+	o.OutageLimit = cmp.Or(o.OutageLimit, DefaultOutageLimit)
+	o.Pause.Base = cmp.Or(o.Pause.Base, min(DefaultPauseBase, cmp.Or(o.Pause.Cap, DefaultPauseBase)))
+	o.Pause.Cap = cmp.Or(o.Pause.Cap, max(DefaultPauseCap, o.Pause.Base))
 	o.Pause.Attempts = -1
 	if o.Logger == nil {
 		o.Logger = slog.Default()
 	}
 	o.Middleware = slices.Clone(o.Middleware)
 	return o
-}
-
-func orElse[T comparable](v, def T) T {
-	var zero T
-	if v == zero {
-		return def
-	}
-	return v
 }
 
 // checkInProcess returns the problems of a policy for retries in the process: it must end soon.

@@ -1,6 +1,7 @@
 package consumer
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -146,7 +147,7 @@ func (r *runner) attempt(ctx context.Context, m *message) (waybill.HandlerStatus
 		st, err := call(ctx, m)
 		return st, overrun(r.handlerCtx, ctx, err, tooLong, DefaultTimeout)
 	}
-	limit := orElse(r.sub.Timeout, DefaultTimeout)
+	limit := cmp.Or(r.sub.Timeout, DefaultTimeout)
 	limited, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	st, err := call(limited, m)

@@ -2,6 +2,7 @@ package consumer
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/base64"
 	"encoding/json"
 	"errors"
@@ -32,7 +33,7 @@ func unwrap(d *waybill.Delivery) {
 	e := d.Envelope
 	e.Headers = maps.Clone(e.Headers)
 	if err := fromStructured(&e); err != nil {
-		reason := orElse(waybill.ReasonOf(err), waybill.ReasonUndecodable)
+		reason := cmp.Or(waybill.ReasonOf(err), waybill.ReasonUndecodable)
 		d.Err = &waybill.Error{Op: "waybill/consumer: CloudEvent in structured mode", Class: waybill.ClassPermanent, Reason: reason, Err: err}
 		return
 	}

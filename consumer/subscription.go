@@ -1,6 +1,7 @@
 package consumer
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"math"
@@ -26,7 +27,7 @@ func (o *Options) complete(sub waybill.Subscription, handlers []waybill.Handler)
 	held := mostHeld(&sub.Limit)
 	// 1. Handlers: no more than are of use within the limit, or than messages that may be held.
 	if sub.Concurrency == 0 {
-		sub.Concurrency = atMost(atMost(orElse(o.Concurrency, DefaultConcurrency), mostUseful(&sub.Limit)), held)
+		sub.Concurrency = atMost(atMost(cmp.Or(o.Concurrency, DefaultConcurrency), mostUseful(&sub.Limit)), held)
 		if sub.Prefetch > 0 {
 			sub.Concurrency = min(sub.Concurrency, sub.Prefetch)
 		} else if o.Concurrency == 0 && o.Prefetch > 0 {
@@ -60,9 +61,7 @@ func (o *Options) complete(sub waybill.Subscription, handlers []waybill.Handler)
 		h.least = min(h.least, sub.Prefetch)
 	}
 	// 4. The policies of the consumer stand for those that the subscription leaves out.
-	if sub.MaxDeliveries == 0 {
-		sub.MaxDeliveries = o.MaxDeliveries
-	}
+	sub.MaxDeliveries = cmp.Or(sub.MaxDeliveries, o.MaxDeliveries)
 	if sub.Retry == nil {
 		sub.Retry = o.Retry
 	}
@@ -116,7 +115,7 @@ func subscriptionProblems(sub *waybill.Subscription, handlers []waybill.Handler,
 		}
 		for i, topic := range sub.Sources[source] {
 			if s := check.Name(topic); topic == "" || s != "" {
-				bad("Sources[%q][%d]: %s", source, i, orElse(s, "is empty; name a topic"))
+				bad("Sources[%q][%d]: %s", source, i, cmp.Or(s, "is empty; name a topic"))
 			}
 		}
 	}
@@ -166,7 +165,7 @@ var wildcards = [...]string{
 // DefaultBatchSize is that of batch handlers that set none, unless a set Prefetch is less.
 const DefaultBatchSize = 100
 
-func batchSize(h *waybill.Handler) int { return orElse(h.BatchSize, DefaultBatchSize) }
+func batchSize(h *waybill.Handler) int { return cmp.Or(h.BatchSize, DefaultBatchSize) }
 
 // checkDelays returns the delays and attempts that the transport cannot keep. It would keep others without a word.
 func checkDelays(sub *waybill.Subscription, traits core.SubscriberTraits) []string {

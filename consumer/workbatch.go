@@ -1,6 +1,7 @@
 package consumer
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"time"
@@ -159,7 +160,7 @@ func (r *runner) attemptBatch(ctx context.Context, h *entry, ds []*waybill.Deliv
 	if r.sub.Timeout < 0 {
 		return callBatch(ctx, h, ds)
 	}
-	limit := orElse(r.sub.Timeout, DefaultTimeout)
+	limit := cmp.Or(r.sub.Timeout, DefaultTimeout)
 	limited, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	statuses, err := callBatch(limited, h, ds)

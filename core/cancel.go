@@ -22,9 +22,7 @@ func CheckCancelKeys(ctx context.Context, keys []waybill.CancelKey) ([]waybill.C
 	out, scope := make([]waybill.CancelKey, len(keys)), waybill.ScopeFrom(ctx)
 	var p []string
 	for i, k := range keys {
-		if k.Route == "" {
-			k.Route = waybill.DefaultRoute
-		}
+		k.Route = cmp.Or(k.Route, waybill.DefaultRoute)
 		tenant := cmp.Or(k.Tenant, scope.Tenant)
 		out[i] = waybill.CancelKey{Route: k.Route, ID: k.ID, Topic: k.Topic, DedupeKey: storedDedupeKey(tenant, k.DedupeKey)}
 		bad := func(field, problem string) { p = append(p, fmt.Sprintf("keys[%d].%s: %s", i, field, problem)) }

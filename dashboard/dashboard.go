@@ -2,6 +2,7 @@ package dashboard
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/rand"
 	"embed"
@@ -39,9 +40,7 @@ func New(opts Options) (*Dashboard, error) {
 	if err := opts.validate(); err != nil {
 		return nil, err
 	}
-	if opts.Title == "" {
-		opts.Title = "Waybill"
-	}
+	opts.Title = cmp.Or(opts.Title, "Waybill")
 	d := &Dashboard{opts: opts, log: opts.Logger, pages: map[string]*template.Template{}, timeouts: defaultTimeouts}
 	if d.log == nil {
 		d.log = slog.Default()

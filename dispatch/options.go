@@ -1,6 +1,7 @@
 package dispatch
 
 import (
+	"cmp"
 	"time"
 
 	"github.com/waybill-go/waybill"
@@ -73,32 +74,22 @@ const usualGather = 10 * time.Millisecond
 
 // withDefaults returns o with the defaults set.
 func (o Options) withDefaults() Options {
-	o.Lease = orElse(o.Lease, 10*time.Second)
-	o.Window = orElse(o.Window, 2000)
-	o.Batch = orElse(o.Batch, 500)
-	o.Bytes = orElse(o.Bytes, 64<<20)
-	o.MaxKeys = orElse(o.MaxKeys, 100_000)
-	o.PollMin = orElse(o.PollMin, 2*time.Millisecond)
-	o.PollMax = orElse(o.PollMax, time.Second)
-	o.Gather = max(orElse(o.Gather, usualGather), 0)
+	o.Lease = cmp.Or(o.Lease, 10*time.Second)
+	o.Window = cmp.Or(o.Window, 2000)
+	o.Batch = cmp.Or(o.Batch, 500)
+	o.Bytes = cmp.Or(o.Bytes, 64<<20)
+	o.MaxKeys = cmp.Or(o.MaxKeys, 100_000)
+	o.PollMin = cmp.Or(o.PollMin, 2*time.Millisecond)
+	o.PollMax = cmp.Or(o.PollMax, time.Second)
+	o.Gather = max(cmp.Or(o.Gather, usualGather), 0)
 	routes := make([]Route, len(o.Routes))
 	for i, r := range o.Routes {
-		if r.Name == "" {
-			r.Name = waybill.DefaultRoute
-		}
-		r.Partitions = orElse(r.Partitions, core.NumSlots)
-		r.Pipelined = orElse(r.Pipelined, 1)
+		r.Name = cmp.Or(r.Name, waybill.DefaultRoute)
+		r.Partitions = cmp.Or(r.Partitions, core.NumSlots)
+		r.Pipelined = cmp.Or(r.Pipelined, 1)
 		r.Hold = r.Hold || r.Queue
 		routes[i] = r
 	}
 	o.Routes = routes
 	return o
-}
-
-// orElse returns v, or def if v is zero.
-func orElse[T int | int64 | time.Duration](v, def T) T {
-	if v == 0 {
-		return def
-	}
-	return v
 }

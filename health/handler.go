@@ -1,6 +1,7 @@
 package health
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -108,9 +109,7 @@ func New(opts Options) (*Handler, error) {
 	if err := opts.Validate(); err != nil {
 		return nil, err
 	}
-	if opts.Timeout == 0 {
-		opts.Timeout = DefaultTimeout
-	}
+	opts.Timeout = cmp.Or(opts.Timeout, DefaultTimeout)
 	h := &Handler{engines: ask(opts.Engines, opts.Timeout), deep: ask(opts.Deep, opts.Timeout)}
 	h.mux.HandleFunc("GET /livez", func(w http.ResponseWriter, r *http.Request) {
 		report := h.collect(r.Context(), h.engines, liveWait)

@@ -1,6 +1,7 @@
 package inbox
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -36,9 +37,7 @@ func NewAtLeastOnce(store core.MarkStore, consumerName string, lease time.Durati
 	if check.Nil(store) {
 		p = append(p, "store: is nil; give the marks of a store")
 	}
-	if lease == 0 {
-		lease = DefaultLease
-	}
+	lease = cmp.Or(lease, DefaultLease)
 	if lease < time.Second {
 		p = append(p, fmt.Sprintf("lease: %s is less than 1s, too short for a handler; raise it, or leave it 0 for %s", lease, DefaultLease))
 	}

@@ -1,6 +1,7 @@
 package inbox
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -67,9 +68,7 @@ func (p *purge) all(ctx context.Context) (int, error) {
 // ends.
 func (p *purge) run(ctx context.Context) {
 	every := p.opts.PurgeEvery
-	if every == 0 {
-		every = DefaultPurgeEvery
-	}
+	every = cmp.Or(every, DefaultPurgeEvery)
 	if every < 0 || p.store == nil || p.opts.retention() < 0 {
 		return
 	}

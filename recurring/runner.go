@@ -1,6 +1,7 @@
 package recurring
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -63,9 +64,7 @@ func New[Tx any](marks core.Inbox[Tx], outbox waybill.Stager[Tx], jobs []Job, op
 	}
 	r := &Runner{}
 	for i, j := range jobs {
-		if j.Late == 0 {
-			j.Late = DefaultLate
-		}
+		j.Late = cmp.Or(j.Late, DefaultLate)
 		keep := inbox.Options{RedeliveryWindow: j.Late, Logger: opts.Logger}
 		if _, ok := core.As[core.InboxPurger](marks); ok { // else they are kept for ever
 			keep.Retention = 2*j.Late + extraKeep

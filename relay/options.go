@@ -1,6 +1,7 @@
 package relay
 
 import (
+	"cmp"
 	"fmt"
 	"log/slog"
 	"math"
@@ -188,9 +189,7 @@ func (o Options) withDefaults() Options {
 		stored += o.Routes[i].stored()
 	}
 	for i := range o.Routes {
-		if o.Routes[i].Name == "" {
-			o.Routes[i].Name = waybill.DefaultRoute
-		}
+		o.Routes[i].Name = cmp.Or(o.Routes[i].Name, waybill.DefaultRoute)
 		setInt(&o.Routes[i].Weight, 1)
 		setInt(&o.Routes[i].Partitions, min(max(maxPartitions/stored, 1), core.NumSlots))
 	}

@@ -112,9 +112,7 @@ func Check(req Request, systems []System) (Request, error) {
 			p = append(p, fmt.Sprintf("Columns[%q]: is empty; write an expression of SQL, such as old.key", check.Clip(name, 80)))
 		}
 	}
-	if req.Limit == 0 {
-		req.Limit = DefaultLimit
-	}
+	req.Limit = cmp.Or(req.Limit, DefaultLimit)
 	if req.Limit < 0 || req.Limit > MaxLimit {
 		p = append(p, fmt.Sprintf("Limit: %d is not between 1 and %d", req.Limit, MaxLimit))
 	}

@@ -1,6 +1,7 @@
 package adapters
 
 import (
+	"cmp"
 	"context"
 	"errors"
 
@@ -42,9 +43,7 @@ func openMongo(ctx context.Context, s *Mongo, env cli.Env) (*cli.Store, error) {
 		return nil, invalid("URL: is no connection string; it must look like mongodb://user:password@host:27017/?replicaSet=rs0")
 	}
 	opts := s.Options
-	if opts.Source == "" {
-		opts.Source = "/waybill"
-	}
+	opts.Source = cmp.Or(opts.Source, "/waybill")
 	opts.Logger, opts.TracerProvider = env.Logger, env.TracerProvider
 	store, err := mongo.New(client.Database(s.Database), opts)
 	if err != nil {

@@ -1,6 +1,7 @@
 package kafka
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 	"time"
@@ -47,17 +48,13 @@ type Options struct {
 const produceTimeout = 3 * time.Second
 
 func (o Options) withDefaults() (Options, error) {
-	if o.Bus == "" {
-		o.Bus = "waybill"
-	}
+	o.Bus = cmp.Or(o.Bus, "waybill")
 	set := func(d *time.Duration, to time.Duration) {
 		if *d == 0 {
 			*d = to
 		}
 	}
-	if o.Partitions == 0 {
-		o.Partitions = 12
-	}
+	o.Partitions = cmp.Or(o.Partitions, 12)
 	set(&o.Retention, 7*24*time.Hour)
 	set(&o.SessionTimeout, 10*time.Second)
 	set(&o.DrainFor, 10*time.Second)

@@ -1,6 +1,7 @@
 package nats
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 	"time"
@@ -42,21 +43,11 @@ type Options struct {
 func (o Options) synced() bool { return o.SyncAlways }
 
 func (o Options) withDefaults() (Options, error) {
-	if o.Bus == "" {
-		o.Bus = "waybill"
-	}
-	if o.Replicas == 0 {
-		o.Replicas = 1
-	}
-	if o.HoldFor == 0 {
-		o.HoldFor = 9 * time.Second
-	}
-	if o.Timeout == 0 {
-		o.Timeout = 10 * time.Second
-	}
-	if o.AckTimeout == 0 {
-		o.AckTimeout = 3 * time.Second
-	}
+	o.Bus = cmp.Or(o.Bus, "waybill")
+	o.Replicas = cmp.Or(o.Replicas, 1)
+	o.HoldFor = cmp.Or(o.HoldFor, 9*time.Second)
+	o.Timeout = cmp.Or(o.Timeout, 10*time.Second)
+	o.AckTimeout = cmp.Or(o.AckTimeout, 3*time.Second)
 	var p []string
 	if strings.ContainsFunc(o.Bus, func(r rune) bool {
 		return r != '-' && r != '_' && (r < '0' || r > '9') && (r|0x20 < 'a' || r|0x20 > 'z')

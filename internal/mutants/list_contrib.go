@@ -20,7 +20,7 @@ func contributed() []mutant {
 		mutant{id: "nats-synced", fault: "three replicas count as synced", file: "contrib/nats/options.go", old: "{ return o.SyncAlways }", new: "{ return o.SyncAlways || o.Replicas >= 3 }", tests: "^TestSynced$"},
 		mutant{id: "nats-old", fault: "a server that is too old is waited for", file: transport, old: "tooOld(v) {", new: "tooOld(v) && v == \"\" {", tests: "^TestOldServers$"},
 		mutant{id: "nats-old-minor", fault: "versions are compared by their first number", file: transport, old: "(major < 2 || major == 2 && minor < 10)", new: "major < 2", tests: "^TestOldServers$"},
-		mutant{id: "nats-hold-default", fault: "what a killed process holds comes after more than ten seconds", file: "contrib/nats/options.go", old: "o.HoldFor = 9 * time.Second", new: "o.HoldFor = 10 * time.Second", tests: "^TestAckWaitOfDefault$"},
+		mutant{id: "nats-hold-default", fault: "what a killed process holds comes after more than ten seconds", file: "contrib/nats/options.go", old: "cmp.Or(o.HoldFor, 9*time.Second)", new: "cmp.Or(o.HoldFor, 10*time.Second)", tests: "^TestAckWaitOfDefault$"},
 		mutant{id: "nats-pull-bytes", fault: "a pull has no bound in bytes", file: "contrib/nats/settle.go", old: "n, bytes, pullFor.Nanoseconds()", new: "n, 0*bytes, pullFor.Nanoseconds()", tests: "^TestPullsAreBounded$"},
 		mutant{id: "nats-pull-large", fault: "a message larger than a pull never comes", file: "contrib/nats/receiver.go", old: "r.large = !r.came", new: "r.large = false", tests: "^TestPullsAreBounded$"},
 		mutant{id: "nats-renew", fault: "what waits for Receive is not renewed", file: "contrib/nats/receiver.go", old: "_ = r.renew(r.life, h)", new: "_ = h", tests: "^TestFetchedIsRenewed$"},

@@ -1,6 +1,7 @@
 package memory
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 
@@ -75,9 +76,7 @@ func (tx *Tx) stage(row *core.StagedRow) (out waybill.Staged, seq int64, wait *T
 		return out, 0, nil, err
 	}
 	name := row.Route
-	if name == "" {
-		name = waybill.DefaultRoute
-	}
+	name = cmp.Or(name, waybill.DefaultRoute)
 	out = waybill.Staged{ID: row.Envelope.ID, Route: name}
 	rt := s.route(name)
 	s.seq++

@@ -1,6 +1,7 @@
 package mongo
 
 import (
+	"cmp"
 	"fmt"
 	"log/slog"
 	"regexp"
@@ -76,11 +77,7 @@ func (o Options) Validate() error {
 }
 
 func (o Options) withDefaults() Options {
-	if o.Prefix == "" {
-		o.Prefix = DefaultPrefix
-	}
-	if o.PollInterval == 0 {
-		o.PollInterval = DefaultPollInterval
-	}
+	o.Prefix = cmp.Or(o.Prefix, DefaultPrefix)
+	o.PollInterval = cmp.Or(o.PollInterval, DefaultPollInterval)
 	return o
 }

@@ -1,6 +1,7 @@
 package sqlite
 
 import (
+	"cmp"
 	"fmt"
 	"log/slog"
 	"regexp"
@@ -89,15 +90,9 @@ func checkPrefix(prefix string) []string {
 }
 
 func (o Options) withDefaults() Options {
-	if o.Prefix == "" {
-		o.Prefix = DefaultPrefix
-	}
-	if o.BusyTimeout == 0 {
-		o.BusyTimeout = DefaultBusyTimeout
-	}
-	if o.PollInterval == 0 {
-		o.PollInterval = DefaultPollInterval
-	}
+	o.Prefix = cmp.Or(o.Prefix, DefaultPrefix)
+	o.BusyTimeout = cmp.Or(o.BusyTimeout, DefaultBusyTimeout)
+	o.PollInterval = cmp.Or(o.PollInterval, DefaultPollInterval)
 	if o.Now == nil {
 		o.Now = time.Now
 	}

@@ -1,6 +1,7 @@
 package sqlite
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"embed"
@@ -42,9 +43,7 @@ func NewMigrations(opts MigrationOptions) (*Migrations, error) {
 	if err := waybill.Invalid("waybill/sqlite: migration options", checkPrefix(opts.Prefix)...); err != nil {
 		return nil, err
 	}
-	if opts.Prefix == "" {
-		opts.Prefix = DefaultPrefix
-	}
+	opts.Prefix = cmp.Or(opts.Prefix, DefaultPrefix)
 	m := &Migrations{prefix: opts.Prefix}
 	return m, m.load()
 }

@@ -1,6 +1,7 @@
 package memory
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"sync"
@@ -95,9 +96,7 @@ func New(opts Options) (*Transport, error) {
 	}
 	t := &Transport{maxMessages: opts.MaxMessages, maxBodyBytes: opts.MaxBodyBytes, confirmHandled: opts.ConfirmHandled, queues: map[string]*queue{}}
 	t.parkedQueue = t.walks()
-	if t.maxMessages == 0 {
-		t.maxMessages = DefaultMaxMessages
-	}
+	t.maxMessages = cmp.Or(t.maxMessages, DefaultMaxMessages)
 	for _, q := range opts.Queues {
 		t.declare(q.Name, q.Bindings)
 	}

@@ -1,6 +1,7 @@
 package rabbitmq
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"fmt"
@@ -114,15 +115,9 @@ const (
 const exampleURL = "amqp://user:password@host:5672/vhost" //nolint:gosec // an example, no credentials
 
 func (o Options) withDefaults() Options {
-	if o.Exchange == "" {
-		o.Exchange = DefaultExchange
-	}
-	if o.QueueType == "" {
-		o.QueueType = topology.Quorum
-	}
-	if o.Connection.Name == "" {
-		o.Connection.Name = "waybill"
-	}
+	o.Exchange = cmp.Or(o.Exchange, DefaultExchange)
+	o.QueueType = cmp.Or(o.QueueType, topology.Quorum)
+	o.Connection.Name = cmp.Or(o.Connection.Name, "waybill")
 	if o.Logger == nil {
 		o.Logger = slog.Default()
 	}
@@ -140,18 +135,10 @@ func (o Options) withDefaults() Options {
 			*d.p = d.v
 		}
 	}
-	if o.PublishConnections == 0 {
-		o.PublishConnections = DefaultConnections
-	}
-	if o.Window == 0 {
-		o.Window = DefaultWindow
-	}
-	if o.MaxBodyBytes == 0 {
-		o.MaxBodyBytes = DefaultMaxBodyBytes
-	}
-	if o.PrefetchBytes == 0 {
-		o.PrefetchBytes = DefaultPrefetchBytes
-	}
+	o.PublishConnections = cmp.Or(o.PublishConnections, DefaultConnections)
+	o.Window = cmp.Or(o.Window, DefaultWindow)
+	o.MaxBodyBytes = cmp.Or(o.MaxBodyBytes, DefaultMaxBodyBytes)
+	o.PrefetchBytes = cmp.Or(o.PrefetchBytes, DefaultPrefetchBytes)
 	return o
 }
 

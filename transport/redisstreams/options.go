@@ -1,6 +1,7 @@
 package redisstreams
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"fmt"
@@ -92,21 +93,11 @@ const (
 const exampleURL = "redis://user:password@host:6379/0" //nolint:gosec // an example, no credentials
 
 func (o Options) withDefaults() Options {
-	if o.Bus == "" {
-		o.Bus = DefaultBus
-	}
-	if o.HoldFor == 0 {
-		o.HoldFor = DefaultHoldFor
-	}
-	if o.MaxMessageBytes == 0 {
-		o.MaxMessageBytes = DefaultMaxMessageBytes
-	}
-	if o.Timeout == 0 {
-		o.Timeout = DefaultTimeout
-	}
-	if o.PublishTimeout == 0 {
-		o.PublishTimeout = DefaultPublishTimeout
-	}
+	o.Bus = cmp.Or(o.Bus, DefaultBus)
+	o.HoldFor = cmp.Or(o.HoldFor, DefaultHoldFor)
+	o.MaxMessageBytes = cmp.Or(o.MaxMessageBytes, DefaultMaxMessageBytes)
+	o.Timeout = cmp.Or(o.Timeout, DefaultTimeout)
+	o.PublishTimeout = cmp.Or(o.PublishTimeout, DefaultPublishTimeout)
 	if o.Logger == nil {
 		o.Logger = slog.Default()
 	}

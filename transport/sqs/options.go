@@ -1,6 +1,7 @@
 package sqs
 
 import (
+	"cmp"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -100,12 +101,8 @@ func (o Options) withDefaults() Options {
 			*d.p = d.v
 		}
 	}
-	if o.DeliveryLimit == 0 {
-		o.DeliveryLimit = DefaultDeliveryLimit
-	}
-	if o.Requests == 0 {
-		o.Requests = DefaultRequests
-	}
+	o.DeliveryLimit = cmp.Or(o.DeliveryLimit, DefaultDeliveryLimit)
+	o.Requests = cmp.Or(o.Requests, DefaultRequests)
 	if o.Logger == nil {
 		o.Logger = slog.Default()
 	}

@@ -1,6 +1,7 @@
 package table
 
 import (
+	"cmp"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -115,9 +116,7 @@ func (o Options) queue(name string) QueueOptions {
 
 // or completes q from def. A bound that is not set gives way to one that is.
 func (q QueueOptions) or(def QueueOptions) QueueOptions {
-	if q.Lease == 0 {
-		q.Lease = def.Lease
-	}
+	q.Lease = cmp.Or(q.Lease, def.Lease)
 	switch {
 	case q.PollMin == 0 && q.PollMax == 0:
 		q.PollMin, q.PollMax = def.PollMin, def.PollMax

@@ -1,6 +1,7 @@
 package table
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -110,9 +111,7 @@ type wakeups struct {
 
 func newReceiver(ctx context.Context, t *Transport, sub *core.Subscription, q QueueOptions) *receiver {
 	b := bounds{handlers: sub.Concurrency, prefetch: sub.Prefetch, bytes: sub.ReceiveBytes}
-	if b.handlers == 0 {
-		b.handlers = defaultConcurrency
-	}
+	b.handlers = cmp.Or(b.handlers, defaultConcurrency)
 	switch {
 	case sub.MaxPrefetch > 0: // the consumer asks for what it wants to hold
 		b.prefetch, b.handlers = sub.MaxPrefetch, sub.MaxPrefetch

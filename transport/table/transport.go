@@ -1,6 +1,7 @@
 package table
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -79,15 +80,11 @@ func New(store core.OutboxStore, opts Options) (*Transport, error) {
 	if err := opts.Validate(); err != nil {
 		return nil, err
 	}
-	if opts.Owner == "" {
-		opts.Owner = DefaultOwner
-	}
+	opts.Owner = cmp.Or(opts.Owner, DefaultOwner)
 	if opts.Logger == nil {
 		opts.Logger = slog.Default()
 	}
-	if opts.CleanInterval == 0 {
-		opts.CleanInterval = DefaultCleanInterval
-	}
+	opts.CleanInterval = cmp.Or(opts.CleanInterval, DefaultCleanInterval)
 	waiter, wakes := core.As[core.Waiter](store)
 	if !wakes && opts.PollMin == 0 && opts.PollMax == 0 {
 		opts.PollMin, opts.PollMax = UnwokenPollMin, UnwokenPollMax

@@ -1,6 +1,7 @@
 package sqlstores
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -50,9 +51,7 @@ func openPostgres(ctx context.Context, s *Postgres, env cli.Env) (*cli.Store, er
 		return nil, waybill.Invalid("waybill: settings", err.Error())
 	}
 	if tls != nil {
-		if tls.ServerName == "" {
-			tls.ServerName = cfg.ConnConfig.Host
-		}
+		tls.ServerName = cmp.Or(tls.ServerName, cfg.ConnConfig.Host)
 		cfg.ConnConfig.TLSConfig, cfg.ConnConfig.Fallbacks = tls, nil
 	}
 	cfg.BeforeConnect = func(_ context.Context, c *pgx.ConnConfig) error { // a password that was rotated
@@ -71,9 +70,7 @@ func openPostgres(ctx context.Context, s *Postgres, env cli.Env) (*cli.Store, er
 		cfg.ConnConfig.RuntimeParams["application_name"] = "waybill"
 	}
 	opts := s.Options
-	if opts.Source == "" {
-		opts.Source = "/waybill"
-	}
+	opts.Source = cmp.Or(opts.Source, "/waybill")
 	opts.Logger, opts.TracerProvider = env.Logger, env.TracerProvider
 	if len(s.Schemas) > 0 && !strings.Contains(text, "pool_max_conns") {
 		cfg.MaxConns = fleetConns

@@ -1,6 +1,7 @@
 package sqlstores
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 
@@ -22,9 +23,7 @@ func openSQLite(ctx context.Context, s *SQLite, env cli.Env) (*cli.Store, error)
 		return nil, waybill.Invalid("waybill: settings", "Path: is missing; name the file of the database")
 	}
 	opts := s.Options
-	if opts.Source == "" {
-		opts.Source = "/waybill"
-	}
+	opts.Source = cmp.Or(opts.Source, "/waybill")
 	opts.Logger, opts.TracerProvider = env.Logger, env.TracerProvider
 	store, err := sqlite.Open(ctx, s.Path, opts)
 	if err != nil {

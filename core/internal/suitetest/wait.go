@@ -1,6 +1,7 @@
 package suitetest
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -40,9 +41,7 @@ func (w *Wait) Moved() { w.since, w.rest = time.Now(), 0 }
 // Again rests a while, and returns true. It returns false if the wait is over, or if ctx has ended.
 func (w *Wait) Again(ctx context.Context) bool {
 	limit := w.Limit
-	if limit == 0 {
-		limit = Patience
-	}
+	limit = cmp.Or(limit, Patience)
 	limit = patience.For(limit)
 	if w.since.IsZero() {
 		w.Moved()

@@ -1,6 +1,7 @@
 package mongoproxy
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -45,9 +46,7 @@ type Proxy struct {
 
 // Start starts a proxy. It serves until Close.
 func Start(ctx context.Context, opts Options) (*Proxy, error) {
-	if opts.Lifetime == 0 {
-		opts.Lifetime = time.Minute
-	}
+	opts.Lifetime = cmp.Or(opts.Lifetime, time.Minute)
 	if opts.Go == nil {
 		opts.Go = func(fn func()) { go fn() }
 	}

@@ -1,6 +1,7 @@
 package topology
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 
@@ -57,15 +58,9 @@ type Options struct {
 const DefaultDeliveryLimit = 200
 
 func (o Options) withDefaults() Options {
-	if o.Exchange == "" {
-		o.Exchange = DefaultExchange
-	}
-	if o.QueueType == "" {
-		o.QueueType = Quorum
-	}
-	if o.DeliveryLimit == 0 {
-		o.DeliveryLimit = DefaultDeliveryLimit
-	}
+	o.Exchange = cmp.Or(o.Exchange, DefaultExchange)
+	o.QueueType = cmp.Or(o.QueueType, Quorum)
+	o.DeliveryLimit = cmp.Or(o.DeliveryLimit, DefaultDeliveryLimit)
 	return o
 }
 
