@@ -11,6 +11,7 @@ import (
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/internal/sleep"
 )
 
 // parkedEvery is how often the number of parked messages is read. parkedTimeout bounds one read.
@@ -43,7 +44,7 @@ func (c *Consumer) besides(ctx context.Context, wg *sync.WaitGroup, subs []*regi
 		return
 	}
 	wg.Go(func() {
-		for next := time.Duration(0); sleep(ctx, next); next = parkedEvery {
+		for next := time.Duration(0); sleep.For(ctx, next) == nil; next = parkedEvery {
 			if c.tel.parked.Enabled(ctx) {
 				c.readParked(ctx, parked, queues)
 			}

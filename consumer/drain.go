@@ -95,15 +95,3 @@ func await(ch <-chan struct{}, d time.Duration) bool {
 		return false
 	}
 }
-
-// sleep waits for d and reports whether ctx did not end before.
-func sleep(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
-}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/internal/errtext"
+	"github.com/waybill-go/waybill/internal/sleep"
 )
 
 // Timeout returns a middleware that ends the handler's context after d. A handler that fails then is retried by policy,
@@ -65,7 +66,7 @@ func Throttle(perSecond float64, burst int) waybill.Middleware {
 	}
 	return func(next waybill.HandleFunc) waybill.HandleFunc {
 		return func(ctx context.Context, d *waybill.Delivery) (waybill.HandlerStatus, error) {
-			if wait := reserve(); wait > 0 && !sleep(ctx, wait) {
+			if wait := reserve(); wait > 0 && sleep.For(ctx, wait) != nil {
 				return waybill.HandlerProcessed, &waybill.Error{Op: "waybill/consumer: throttle", Class: waybill.ClassOutage, Err: context.Cause(ctx)}
 			}
 			return next(ctx, d)

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/waybill-go/waybill/internal/errtext"
+	"github.com/waybill-go/waybill/internal/sleep"
 )
 
 // onceIdle is how long RunOnce waits for more, if Options do not say.
@@ -65,7 +66,7 @@ func (t *troubleError) Unwrap() error { return t.err }
 // awaitIdle returns when none of the runners has had anything to do for idle, or when ctx ends.
 func awaitIdle(ctx context.Context, runners []*runner, idle time.Duration) {
 	wait := idle
-	for sleep(ctx, wait) {
+	for sleep.For(ctx, wait) == nil {
 		wait = 0
 		for _, r := range runners {
 			wait = max(wait, r.idleIn(idle))

@@ -9,6 +9,7 @@ import (
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/internal/errtext"
+	"github.com/waybill-go/waybill/internal/sleep"
 )
 
 // A subscription is opened again whenever its receiver fails. The first attempt of a run differs: a misconfiguration
@@ -89,8 +90,8 @@ func (r *runner) open(ctx context.Context, first chan<- error) (*session, error)
 		delay := r.pauseDelay(n)
 		r.log.Event(ctx, slog.LevelWarn, "consumer.subscribe", "cannot subscribe, will try again", slog.Duration("retry_in", round(delay)), errAttr(err))
 		r.tel.failed(ctx, "subscribe", err)
-		if !sleep(ctx, delay) {
-			return nil, nil
+		if sleep.For(ctx, delay) != nil {
+			return nil, nil //nolint:nilerr // stopped before there was a session
 		}
 	}
 }

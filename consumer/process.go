@@ -12,6 +12,7 @@ import (
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/internal/sleep"
 )
 
 // The context of a handler is nested: it ends with the run (handlerCtx), with the loss of the message to another
@@ -132,7 +133,7 @@ func (r *runner) attempts(ctx context.Context, m *message) (st waybill.HandlerSt
 		}
 		r.tel.count(ctx, r.tel.repeats, 1)
 		r.logRepeat(ctx, m.d, n, delay, err)
-		if !sleep(r.stopCtx, delay) {
+		if sleep.For(r.stopCtx, delay) != nil {
 			return st, err
 		}
 	}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/internal/sleep"
 )
 
 // One goroutine asks the transport for messages. It asks only for as many as the subscription may hold, and for none
@@ -63,7 +64,7 @@ func (r *runner) receive(ctx context.Context, s *session) *session {
 				r.sayReopened(ctx)
 			}
 			// settles fail: redeliveries must not spin
-			if n := s.troubles(); n > 0 && !sleep(ctx, r.pauseDelay(n)) {
+			if n := s.troubles(); n > 0 && sleep.For(ctx, r.pauseDelay(n)) != nil {
 				return s
 			}
 			continue
@@ -73,7 +74,7 @@ func (r *runner) receive(ctx context.Context, s *session) *session {
 		delay := r.pauseDelay(failures)
 		r.log.Event(ctx, slog.LevelWarn, "consumer.receive", "cannot receive, will try again", slog.Duration("retry_in", round(delay)), errAttr(err))
 		r.tel.failed(ctx, "receive", err)
-		if !sleep(ctx, delay) {
+		if sleep.For(ctx, delay) != nil {
 			return s
 		}
 		// open it anew
@@ -115,7 +116,7 @@ func (r *runner) awaitRoom(ctx context.Context, s *session) (context.Context, in
 		case wait > 0: // paused
 			r.setFlow(ctx, s, flowNone)
 			r.toldFlow(flowNone)
-			if !sleep(ctx, wait) {
+			if sleep.For(ctx, wait) != nil {
 				return nil, 0
 			}
 			r.probeDependencies(ctx)

@@ -11,6 +11,7 @@ import (
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/internal/chance"
 	"github.com/waybill-go/waybill/internal/errtext"
+	"github.com/waybill-go/waybill/internal/sleep"
 )
 
 const (
@@ -58,7 +59,7 @@ func (p *purge) all(ctx context.Context) (int, error) {
 		if n < purgeBatch {
 			return total, nil
 		}
-		if !sleep(ctx, min(time.Since(begin), purgeRest)) {
+		if sleep.For(ctx, min(time.Since(begin), purgeRest)) != nil {
 			return total, fmt.Errorf("waybill/inbox: purge of %q, after %d marks: %w", p.consumer, total, context.Cause(ctx))
 		}
 	}
@@ -79,7 +80,7 @@ func (p *purge) run(ctx context.Context) {
 		return
 	}
 	log := p.opts.logger().With(slog.String("consumer", p.consumer))
-	for wait := chance.N(min(every, firstPurge)); sleep(ctx, wait); wait = every - every/10 + chance.N(every/5) {
+	for wait := chance.N(min(every, firstPurge)); sleep.For(ctx, wait) == nil; wait = every - every/10 + chance.N(every/5) {
 		n, err := p.all(ctx)
 		switch {
 		case ctx.Err() != nil:
@@ -90,17 +91,5 @@ func (p *purge) run(ctx context.Context) {
 		case n > 0:
 			log.LogAttrs(ctx, slog.LevelInfo, "inbox purged", slog.String("event", "inbox.purge"), slog.Int("marks", n))
 		}
-	}
-}
-
-// sleep waits for d and reports whether ctx was still alive at the end.
-func sleep(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return true
-	case <-ctx.Done():
-		return false
 	}
 }

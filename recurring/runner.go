@@ -12,6 +12,7 @@ import (
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/inbox"
 	"github.com/waybill-go/waybill/internal/check"
+	"github.com/waybill-go/waybill/internal/sleep"
 )
 
 const (
@@ -125,7 +126,7 @@ func (j *job) run(ctx context.Context) {
 			if !tick.IsZero() {
 				wait = min(wait, tick.Sub(now))
 			}
-			sleep(ctx, wait)
+			_ = sleep.For(ctx, wait)
 			continue
 		}
 		err := j.try(ctx, tick)
@@ -140,7 +141,7 @@ func (j *job) run(ctx context.Context) {
 		if ctx.Err() == nil {
 			j.log.WarnContext(ctx, "a tick could not be staged; trying again", "event", "recurring.failed", "tick", tick, "error", core.ErrorText(err), "again_in", wait)
 		}
-		sleep(ctx, wait)
+		_ = sleep.For(ctx, wait)
 	}
 	j.log.InfoContext(ctx, "recurring job stopped", "event", "recurring.stop")
 }
@@ -191,17 +192,4 @@ func (j *job) try(ctx context.Context, tick time.Time) (err error) {
 		j.log.DebugContext(ctx, "tick staged", "event", "recurring.staged", "tick", tick)
 	}
 	return nil
-}
-
-// sleep returns after d, or when ctx ends.
-func sleep(ctx context.Context, d time.Duration) {
-	if d <= 0 {
-		return
-	}
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-	case <-ctx.Done():
-	}
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/core/internal/suitetest"
 	"github.com/waybill-go/waybill/internal/patience"
+	"github.com/waybill-go/waybill/internal/sleep"
 )
 
 const grace = 100 * time.Millisecond // for a second transaction to meet the first
@@ -72,13 +73,8 @@ func (k *kit[Tx]) never(context.Context, Tx) error {
 }
 
 func (k *kit[Tx]) sleep(d time.Duration) {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-	case <-k.ctx.Done():
-		k.fail("the check ran out of time: %w", k.ctx.Err())
-	}
+	err := sleep.For(k.ctx, d)
+	k.failIf(err != nil, "the check ran out of time: %w", err)
 }
 
 type result struct {

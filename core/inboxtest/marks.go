@@ -10,6 +10,7 @@ import (
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/core/internal/suitetest"
+	"github.com/waybill-go/waybill/internal/sleep"
 )
 
 // MarkCheck is one promise of a [core.MarkStore].
@@ -76,8 +77,6 @@ type markKit struct {
 	key   core.InboxKey
 }
 
-func (k *markKit) fail(format string, a ...any) { suitetest.Failf(format, a...) }
-
 // failIf is fail if the condition holds.
 func (k *markKit) failIf(is bool, format string, a ...any) {
 	if is {
@@ -114,13 +113,8 @@ func (k *markKit) begin(when, token string, lease time.Duration, want string) {
 }
 
 func (k *markKit) sleep(d time.Duration) {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-	case <-k.ctx.Done():
-		k.fail("the check ran out of time: %w", k.ctx.Err())
-	}
+	err := sleep.For(k.ctx, d)
+	k.failIf(err != nil, "the check ran out of time: %w", err)
 }
 
 func (k *markKit) must(what string, err error) {

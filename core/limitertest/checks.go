@@ -11,6 +11,7 @@ import (
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core/internal/suitetest"
+	"github.com/waybill-go/waybill/internal/sleep"
 )
 
 // A limit that was never updated has the empty state, and it stays unknown when it is not changed.
@@ -80,7 +81,7 @@ func noUpdateIsLost(k *kit) error {
 						return strconv.Itoa(n + 1)
 					})
 				})
-				if waybill.ClassOf(err) == waybill.ClassOutage && suitetest.Rest(k.ctx, time.Millisecond) == nil {
+				if waybill.ClassOf(err) == waybill.ClassOutage && sleep.For(k.ctx, time.Millisecond) == nil {
 					continue // too many at once: the caller asks again
 				}
 				if done++; err != nil {
@@ -121,7 +122,7 @@ func clockIsShared(k *kit) error {
 			return fmt.Errorf("the time went back from %s to %s", last, now)
 		}
 		last = now
-		if err := suitetest.Rest(k.ctx, 10*time.Millisecond); err != nil {
+		if err := sleep.For(k.ctx, 10*time.Millisecond); err != nil {
 			return err
 		}
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/core/internal/suitetest"
 	"github.com/waybill-go/waybill/internal/patience"
+	"github.com/waybill-go/waybill/internal/sleep"
 )
 
 const (
@@ -140,13 +141,8 @@ func (k *kit) sleep(d time.Duration) {
 		k.must("sleep", c.Sleep(k.ctx, d))
 		return
 	}
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-	case <-k.ctx.Done():
-		k.fail("the check ran out of time: %w", k.ctx.Err())
-	}
+	err := sleep.For(k.ctx, d)
+	k.failIf(err != nil, "the check ran out of time: %w", err)
 }
 
 // until asks fn again and again until it says yes, less and less often.

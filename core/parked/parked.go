@@ -31,6 +31,7 @@ import (
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/internal/content"
+	"github.com/waybill-go/waybill/internal/sleep"
 )
 
 // progressEvery is how many messages that are left alone make a step for Progress.
@@ -358,17 +359,10 @@ func (c *change) apply(ctx context.Context, batch []*Item) error {
 }
 
 func (c *change) wait(ctx context.Context, d time.Duration) error {
-	if d <= 0 {
+	if d <= 0 || sleep.For(ctx, d) == nil {
 		return nil
 	}
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return c.cancelled(ctx)
-	}
+	return c.cancelled(ctx)
 }
 
 func (c *change) cancelled(ctx context.Context) error {

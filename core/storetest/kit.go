@@ -13,6 +13,7 @@ import (
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/core/internal/suitetest"
 	"github.com/waybill-go/waybill/internal/patience"
+	"github.com/waybill-go/waybill/internal/sleep"
 )
 
 var errNo = errors.New("the broker said no")
@@ -152,7 +153,7 @@ func (k *kit) close() {
 
 // sleep waits for d.
 func (k *kit) sleep(d time.Duration) {
-	err := suitetest.Rest(k.ctx, d)
+	err := sleep.For(k.ctx, d)
 	k.failIf(err != nil, "the check ran out of time: %w", err)
 }
 

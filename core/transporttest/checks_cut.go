@@ -8,7 +8,7 @@ import (
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
-	"github.com/waybill-go/waybill/core/internal/suitetest"
+	"github.com/waybill-go/waybill/internal/sleep"
 )
 
 // The effects of a cut link on calls in progress.
@@ -47,7 +47,7 @@ func (k *kit) publishThrough(ctx context.Context, m waybill.Envelope) {
 		}
 		k.failIf(waybill.ClassOf(err) != waybill.ClassOutage || ctx.Err() != nil,
 			"publish while the broker is away: class %s, want outage: %w", waybill.ClassOf(err), err)
-		k.must("wait for the broker", suitetest.Rest(ctx, quiet))
+		k.must("wait for the broker", sleep.For(ctx, quiet))
 	}
 }
 
@@ -78,7 +78,7 @@ func (k *kit) subscribeThrough(ctx context.Context, sub core.Subscription) core.
 		}
 		k.failIf(waybill.ClassOf(err) != waybill.ClassOutage || ctx.Err() != nil,
 			"subscribe while the broker is away: class %s, want outage: %w", waybill.ClassOf(err), err)
-		k.must("wait for the broker", suitetest.Rest(ctx, quiet))
+		k.must("wait for the broker", sleep.For(ctx, quiet))
 	}
 }
 
@@ -232,7 +232,7 @@ func (k *kit) settleOwed(ctx context.Context, r core.Receiver, a core.Ack) error
 		if err == nil || errors.Is(err, waybill.ErrLeaseLost) || waybill.ClassOf(err) != waybill.ClassOutage {
 			return err
 		}
-		k.must("wait for the broker", suitetest.Rest(ctx, quiet))
+		k.must("wait for the broker", sleep.For(ctx, quiet))
 	}
 }
 

@@ -13,6 +13,7 @@ import (
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/core/internal/suitetest"
 	"github.com/waybill-go/waybill/hlc"
+	"github.com/waybill-go/waybill/internal/sleep"
 )
 
 // Numbers that are not small, contexts that have ended, and a broker that refuses writes.
@@ -248,7 +249,7 @@ func refusedAlone(k *kit) {
 		for round := 1; len(left) > 0; round++ {
 			left = k.publishMixed(left, small, round)
 			if len(left) > 0 {
-				k.must("wait for the broker", suitetest.Rest(k.ctx, quiet))
+				k.must("wait for the broker", sleep.For(k.ctx, quiet))
 			}
 		}
 		ctx, moved, cancel := k.patient(0)

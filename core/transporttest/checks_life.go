@@ -7,7 +7,7 @@ import (
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
-	"github.com/waybill-go/waybill/core/internal/suitetest"
+	"github.com/waybill-go/waybill/internal/sleep"
 )
 
 var lifeChecks = []named{
@@ -120,7 +120,7 @@ func (k *kit) endsReceive(r core.Receiver, closing func(context.Context) error) 
 		ctx, cancel := k.within()
 		defer cancel()
 		if i == 1 {
-			if err := suitetest.Rest(ctx, quiet/3); err != nil {
+			if err := sleep.For(ctx, quiet/3); err != nil {
 				return err
 			}
 			return closing(ctx)

@@ -7,7 +7,7 @@ import (
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
-	"github.com/waybill-go/waybill/core/internal/suitetest"
+	"github.com/waybill-go/waybill/internal/sleep"
 )
 
 var orderChecks = []named{
@@ -116,7 +116,7 @@ func releaseBeforeNext(k *kit) {
 				k.settle(r, core.AckDone(d))
 				break
 			}
-			_ = suitetest.Rest(k.ctx, 20*time.Millisecond) // the next one may be on its way
+			_ = sleep.For(k.ctx, 20*time.Millisecond) // the next one may be on its way
 			k.settle(r, core.AckRelease(d))
 		}
 	}

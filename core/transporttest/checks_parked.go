@@ -11,7 +11,7 @@ import (
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/core"
-	"github.com/waybill-go/waybill/core/internal/suitetest"
+	"github.com/waybill-go/waybill/internal/sleep"
 )
 
 // The checks of the capability admin.ParkedQueue. A transport without it skips them. RM-08.
@@ -53,7 +53,7 @@ func (k *kit) parkAll(r core.Receiver, n int) (parked []string) {
 		d := k.receive(r, 1)[0]
 		parked = append(parked, d.Envelope.ID)
 		k.settle(r, core.AckReject(d, waybill.ReasonRejected, errors.New("no good")))
-		_ = suitetest.Rest(k.ctx, time.Millisecond)
+		_ = sleep.For(k.ctx, time.Millisecond)
 	}
 	return parked
 }
@@ -71,7 +71,7 @@ func (k *kit) depth(name string, n int) {
 		if got == n && err == nil {
 			return
 		}
-		k.failIf(suitetest.Rest(ctx, 50*time.Millisecond) != nil, "%d messages are parked, want %d", got, n)
+		k.failIf(sleep.For(ctx, 50*time.Millisecond) != nil, "%d messages are parked, want %d", got, n)
 	}
 }
 
@@ -300,7 +300,7 @@ func parkedExpired(k *kit) {
 	k.publish(batch...)
 	k.parkAll(r, 2)
 	k.depth(name, 2)
-	_ = suitetest.Rest(k.ctx, time.Until(batch[0].Expires)+50*time.Millisecond)
+	_ = sleep.For(k.ctx, time.Until(batch[0].Expires)+50*time.Millisecond)
 	k.replay(admin.ParkedRequest{Queue: name, All: true}, 1)
 	k.exactly(batch[1:], k.consume(r, 1))
 	k.depth(name, 1)
@@ -355,7 +355,7 @@ func parkedConcurrently(k *kit) {
 			if replayed.Add(int64(got)) >= n {
 				return nil
 			}
-			if err := suitetest.Rest(ctx, 10*time.Millisecond); err != nil {
+			if err := sleep.For(ctx, 10*time.Millisecond); err != nil {
 				return fmt.Errorf("%d of %d replayed: %w", replayed.Load(), n, err)
 			}
 		}

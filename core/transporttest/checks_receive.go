@@ -11,7 +11,7 @@ import (
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
-	"github.com/waybill-go/waybill/core/internal/suitetest"
+	"github.com/waybill-go/waybill/internal/sleep"
 )
 
 var receiveChecks = []named{
@@ -261,7 +261,7 @@ func receiveWaits(k *kit) {
 		ctx, cancel := k.within()
 		defer cancel()
 		if i == 1 {
-			if err := suitetest.Rest(ctx, quiet/3); err != nil {
+			if err := sleep.For(ctx, quiet/3); err != nil {
 				return err
 			}
 			return k.publisher.Publish(ctx, []waybill.Envelope{m}).FirstErr()
@@ -292,7 +292,7 @@ func receiveCancelled(k *kit) {
 				if err := k.publisher.Publish(all, want[j:j+5]).FirstErr(); err != nil {
 					return fmt.Errorf("publish: %w", err)
 				}
-				if err := suitetest.Rest(all, time.Millisecond); err != nil {
+				if err := sleep.For(all, time.Millisecond); err != nil {
 					return err
 				}
 			}

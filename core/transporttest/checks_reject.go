@@ -8,7 +8,7 @@ import (
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/core"
-	"github.com/waybill-go/waybill/core/internal/suitetest"
+	"github.com/waybill-go/waybill/internal/sleep"
 )
 
 var rejectChecks = []named{
@@ -64,7 +64,7 @@ func (k *kit) awaitParked(queue string) []Parked {
 		if err != nil && ctx.Err() == nil {
 			k.must("list the parked messages", err)
 		}
-		if len(got) > 0 || suitetest.Rest(ctx, 50*time.Millisecond) != nil {
+		if len(got) > 0 || sleep.For(ctx, 50*time.Millisecond) != nil {
 			return got
 		}
 	}

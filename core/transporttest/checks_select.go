@@ -9,8 +9,8 @@ import (
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/core"
-	"github.com/waybill-go/waybill/core/internal/suitetest"
 	"github.com/waybill-go/waybill/internal/content"
+	"github.com/waybill-go/waybill/internal/sleep"
 )
 
 // How operators look at parked messages, select and edit them. RM-08 OP-15.
@@ -67,7 +67,7 @@ func parkedFilters(k *kit) {
 		d := k.receive(r, 1)[0]
 		parked = append(parked, d.Envelope.ID)
 		k.settle(r, core.AckReject(d, waybill.ReasonRejected, fmt.Errorf("no %s%s", d.Envelope.Key, d.Envelope.Tenant)))
-		_ = suitetest.Rest(k.ctx, 5*time.Millisecond) // parked at another time
+		_ = sleep.For(k.ctx, 5*time.Millisecond) // parked at another time
 	}
 	k.depth(name, len(batch))
 	all := k.list(name, admin.ParkedFilter{}, 10)

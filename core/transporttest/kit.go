@@ -17,6 +17,7 @@ import (
 	"github.com/waybill-go/waybill/core/internal/suitetest"
 	"github.com/waybill-go/waybill/hlc"
 	"github.com/waybill-go/waybill/internal/patience"
+	"github.com/waybill-go/waybill/internal/sleep"
 )
 
 const (
@@ -203,7 +204,7 @@ func collect(ctx context.Context, r core.Receiver, n int, each func([]*waybill.D
 			return got, err
 		}
 		outage = true
-		if err := suitetest.Rest(ctx, 50*time.Millisecond); err != nil {
+		if err := sleep.For(ctx, 50*time.Millisecond); err != nil {
 			return got, err
 		}
 	}

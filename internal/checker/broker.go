@@ -7,6 +7,7 @@ import (
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/internal/sleep"
 )
 
 // Queue is a broker's queue in memory: its messages have one order.
@@ -67,9 +68,9 @@ func (b *Publisher) send(ctx context.Context, batch []waybill.Envelope) core.Res
 	for i := range batch {
 		own[i] = batch[i].Clone()
 	}
-	pause(ctx, d.Up(b.f.Latency))
+	_ = sleep.For(ctx, d.Up(b.f.Latency))
 	if d.Roll(b.f.Delay) {
-		pause(ctx, d.Up(b.f.MaxDelay))
+		_ = sleep.For(ctx, d.Up(b.f.MaxDelay))
 	}
 	switch {
 	case ctx.Err() != nil:
@@ -79,10 +80,10 @@ func (b *Publisher) send(ctx context.Context, batch []waybill.Envelope) core.Res
 	case b.q.ledger.opts.Zombies && d.Roll(b.f.Late):
 		in := d.Up(2 * b.f.MaxDelay)
 		b.q.ledger.later(func() {
-			pause(context.WithoutCancel(ctx), in)
+			_ = sleep.For(context.WithoutCancel(ctx), in)
 			b.batch(own, n)
 		})
-		pause(ctx, d.Up(in))
+		_ = sleep.For(ctx, d.Up(in))
 		return core.AllFailed(n, errDown)
 	case d.Roll(b.f.Panic):
 		if n == 1 {
@@ -103,7 +104,7 @@ func (b *Publisher) send(ctx context.Context, batch []waybill.Envelope) core.Res
 	}
 	res := b.batch(own, arrive)
 	if d.Roll(b.f.Delay) {
-		pause(ctx, d.Up(b.f.MaxDelay))
+		_ = sleep.For(ctx, d.Up(b.f.MaxDelay))
 	}
 	switch {
 	case ctx.Err() != nil:

@@ -1,7 +1,6 @@
 package checker
 
 import (
-	"context"
 	"errors"
 	"math/rand/v2"
 	"sync"
@@ -67,16 +66,3 @@ func (d *Dice) Up(limit time.Duration) time.Duration {
 var errDown = &waybill.Error{Op: "checker", Class: waybill.ClassOutage, Err: errors.New("no answer")}
 
 var errSpell = errors.New("checker: an error of no known kind")
-
-// pause waits for d, or for the end of ctx.
-func pause(ctx context.Context, d time.Duration) {
-	if d <= 0 {
-		return
-	}
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-	case <-ctx.Done():
-	}
-}

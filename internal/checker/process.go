@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/internal/sleep"
 )
 
 // Process is one life of a relay, from its start to its end or kill, and the dice of its calls.
@@ -121,12 +122,12 @@ func do[T any](ctx context.Context, p *Process, d *Dice, f *Faults, fn func(ctx 
 	var none T
 	p.stand()
 	if p.dead.Load() || p.isCut() {
-		pause(ctx, d.Up(f.Latency))
+		_ = sleep.For(ctx, d.Up(f.Latency))
 		return none, false
 	}
-	pause(ctx, d.Up(f.Latency))
+	_ = sleep.For(ctx, d.Up(f.Latency))
 	if d.Roll(f.Delay) {
-		pause(ctx, d.Up(f.MaxDelay))
+		_ = sleep.For(ctx, d.Up(f.MaxDelay))
 	}
 	// A call that was sent is executed even if its caller has gone away meanwhile.
 	detached := context.WithoutCancel(ctx)
@@ -136,10 +137,10 @@ func do[T any](ctx context.Context, p *Process, d *Dice, f *Faults, fn func(ctx 
 	case d.Roll(f.Late):
 		in := d.Up(f.MaxDelay)
 		p.ledger.later(func() {
-			pause(detached, in)
+			_ = sleep.For(detached, in)
 			fn(detached)
 		})
-		pause(ctx, d.Up(in))
+		_ = sleep.For(ctx, d.Up(in))
 		return none, false
 	case d.Roll(f.Panic):
 		if d.N(2) == 0 {
@@ -149,7 +150,7 @@ func do[T any](ctx context.Context, p *Process, d *Dice, f *Faults, fn func(ctx 
 	}
 	answer = fn(detached)
 	if d.Roll(f.Delay) {
-		pause(ctx, d.Up(f.MaxDelay))
+		_ = sleep.For(ctx, d.Up(f.MaxDelay))
 	}
 	p.stand()
 	if p.dead.Load() || p.isCut() || ctx.Err() != nil || d.Roll(f.After) {

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/internal/sleep"
 )
 
 var (
@@ -181,7 +182,7 @@ func (s *Store) Wait(ctx context.Context, routes []string, limit time.Duration) 
 	s.p.stand()
 	switch {
 	case s.p.dead.Load(), s.p.isCut():
-		pause(ctx, limit)
+		_ = sleep.For(ctx, limit)
 		return core.WakeLimit, nil
 	case d.Roll(s.f.Before):
 		return "", errDown

@@ -11,6 +11,7 @@ import (
 
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/core/rules"
+	"github.com/waybill-go/waybill/internal/sleep"
 )
 
 // A removal must not overtake a call of the member that runs: that call would write after its session has ended.
@@ -66,7 +67,7 @@ func (s *Store) Heartbeat(ctx context.Context, m core.HeartbeatRequest) (core.Me
 		if removal, ok := errors.AsType[*removalError](err); ok && conflicts(err) {
 			m.Evict = slices.DeleteFunc(slices.Clone(m.Evict), func(r core.Eviction) bool { return r.Session == removal.session })
 			if m.Leave && removal.session == m.Self.Session {
-				if pause(ctx, backOff(5)) != nil {
+				if sleep.For(ctx, backOff(5)) != nil {
 					return core.Membership{}, classify("heartbeat", err)
 				}
 			}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/core/rules"
+	"github.com/waybill-go/waybill/internal/sleep"
 )
 
 // Two members can take records at the same time, and MongoDB has no SKIP LOCKED. A conflict makes the slower one try
@@ -119,7 +120,7 @@ func (s *Store) next(ctx context.Context, self core.Session, want *core.HoldRequ
 			return out, err
 		}
 		if try < nextTries {
-			if err := pause(ctx, backOff(try)); err != nil {
+			if err := sleep.For(ctx, backOff(try)); err != nil {
 				return nil, classify("hold", err)
 			}
 			continue

@@ -14,6 +14,7 @@ import (
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/internal/sleep"
 )
 
 var (
@@ -115,7 +116,7 @@ func (s *Store) handle(
 				return nil, rolledBack("before its commit: the handler must return the error of a command that failed (%w)", err)
 			}
 		}
-		if !conflicts(err) || time.Now().After(until) || pause(ctx, backOff(try)) != nil {
+		if !conflicts(err) || time.Now().After(until) || sleep.For(ctx, backOff(try)) != nil {
 			return nil, inboxError(err)
 		}
 	}

@@ -15,6 +15,7 @@ import (
 
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/hlc"
+	"github.com/waybill-go/waybill/internal/sleep"
 )
 
 const (
@@ -76,7 +77,7 @@ func (s *Store) transact(ctx context.Context, op string, fn func(ctx context.Con
 		if !conflicts(err) || try >= maxTries {
 			return classify(op, err)
 		}
-		if pause(ctx, backOff(try)) != nil {
+		if sleep.For(ctx, backOff(try)) != nil {
 			return classify(op, err)
 		}
 	}
@@ -116,7 +117,7 @@ func commit(ctx context.Context, sess *driver.Session) error {
 		if err == nil || !hasLabel(err, "UnknownTransactionCommitResult") || try >= commitTries {
 			return err
 		}
-		if pause(ctx, backOff(try)) != nil {
+		if sleep.For(ctx, backOff(try)) != nil {
 			return err
 		}
 	}
@@ -267,15 +268,4 @@ func outside(ctx context.Context) context.Context { return driver.NewSessionCont
 func backOff(try int) time.Duration {
 	most := min(time.Millisecond<<min(try, 6), 50*time.Millisecond)
 	return most/4 + time.Duration(rand.Int64N(int64(most)))*3/4
-}
-
-func pause(ctx context.Context, d time.Duration) error {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-t.C:
-		return nil
-	}
 }

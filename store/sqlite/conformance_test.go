@@ -11,6 +11,7 @@ import (
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core/outboxtest"
+	"github.com/waybill-go/waybill/internal/sleep"
 	"github.com/waybill-go/waybill/internal/tier"
 )
 
@@ -68,5 +69,5 @@ type clocked struct {
 // Sleep makes room for others too: without it one that reads over and over keeps writers from a rollback journal.
 func (c *clocked) Sleep(ctx context.Context, d time.Duration) error {
 	c.advance(d)
-	return pause(ctx, min(d, time.Millisecond))
+	return sleep.For(ctx, min(d, time.Millisecond))
 }

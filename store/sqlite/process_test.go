@@ -16,6 +16,7 @@ import (
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/internal/patience"
 	"github.com/waybill-go/waybill/internal/sharedtest"
+	"github.com/waybill-go/waybill/internal/sleep"
 	"github.com/waybill-go/waybill/internal/tier"
 	"github.com/waybill-go/waybill/relay"
 )
@@ -65,7 +66,7 @@ func produce(ctx context.Context, s *Store) error {
 		if err := tx.Commit(); err != nil {
 			return err
 		}
-		if err := pause(ctx, time.Millisecond); err != nil { // SQLite is not fair: others would have to wait
+		if err := sleep.For(ctx, time.Millisecond); err != nil { // SQLite is not fair: others would wait
 			return err
 		}
 	}
@@ -140,7 +141,7 @@ func TestKilledProcesses(t *testing.T) {
 		until("a relay has published", "SELECT count(*) FROM effects WHERE by = ?", children[i].PID)
 	}
 	for range 12 {
-		if err := pause(ctx, 100*time.Millisecond+rand.N(200*time.Millisecond)); err != nil {
+		if err := sleep.For(ctx, 100*time.Millisecond+rand.N(200*time.Millisecond)); err != nil {
 			t.Fatal(err)
 		}
 		i := rand.IntN(len(roles))

@@ -21,6 +21,7 @@ import (
 	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/hlc"
+	"github.com/waybill-go/waybill/internal/sleep"
 	"github.com/waybill-go/waybill/internal/sqltext"
 )
 
@@ -165,7 +166,7 @@ func (s *Store) begin(ctx context.Context) error {
 		if !busy(err) || time.Now().After(deadline) {
 			return classify("open", err)
 		}
-		if err := pause(ctx, 20*time.Millisecond); err != nil {
+		if err := sleep.For(ctx, 20*time.Millisecond); err != nil {
 			return classify("open", err)
 		}
 	}

@@ -133,17 +133,3 @@ func replayCopy(m *parked.Item, now time.Time) amqp.Publishing {
 	}
 	return c
 }
-
-func wait(ctx context.Context, d time.Duration) error {
-	if d <= 0 {
-		return nil
-	}
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
-}

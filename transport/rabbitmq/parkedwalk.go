@@ -13,6 +13,7 @@ import (
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/internal/sleep"
 )
 
 // parkedWalk takes the messages of a dead-letter queue, in its order. It holds them unacknowledged on a channel of its
@@ -350,7 +351,7 @@ func (w *parkedWalk) counted(ctx context.Context, n int) bool {
 		case ready >= n:
 			return true
 		}
-		if wait(ctx, 5*time.Millisecond) != nil {
+		if sleep.For(ctx, 5*time.Millisecond) != nil {
 			return false
 		}
 	}

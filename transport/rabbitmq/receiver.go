@@ -10,6 +10,7 @@ import (
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/internal/obs"
+	"github.com/waybill-go/waybill/internal/sleep"
 	"github.com/waybill-go/waybill/transport/rabbitmq/topology"
 )
 
@@ -204,14 +205,14 @@ func (r *receiver) Close(ctx context.Context) error {
 	if s == nil || s.ch.IsClosed() {
 		return nil
 	}
-	waitUntil(ctx, requeuedAt.Add(requeueTime))
+	_ = sleep.For(ctx, time.Until(requeuedAt.Add(requeueTime)))
 	// With InOrder all go back at once, and in order. A cancelled consumer would let the next one begin before
 	// that.
 	var err error
 	if !r.sub.InOrder {
 		err = r.stopConsumer(ctx, s)
 	}
-	waitUntil(ctx, s.acks.flush().Add(ackTime))
+	_ = sleep.For(ctx, time.Until(s.acks.flush().Add(ackTime)))
 	if err == nil {
 		err = await(ctx, s.ch.Close, nil)
 	} else {
@@ -221,16 +222,6 @@ func (r *receiver) Close(ctx context.Context) error {
 		return outage("close", err)
 	}
 	return nil
-}
-
-// waitUntil waits until a time, or until ctx ends.
-func waitUntil(ctx context.Context, at time.Time) {
-	t := time.NewTimer(time.Until(at))
-	defer t.Stop()
-	select {
-	case <-t.C:
-	case <-ctx.Done():
-	}
 }
 
 // closeLink closes the connection if it is the receiver's own.

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"time"
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/admin"
@@ -229,20 +228,6 @@ func (t *Transport) exists(ctx context.Context, op, queue string) error {
 	}
 	return &waybill.Error{Op: "waybill/table: " + op, Class: waybill.ClassPermanent, Err: fmt.Errorf(
 		"%w: queue %q has no message at all, and this process does not receive from it: check its name", waybill.ErrNotFound, queue)}
-}
-
-func pause(ctx context.Context, d time.Duration) error {
-	if d <= 0 {
-		return ctx.Err()
-	}
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
 }
 
 func within(op, queue string, err error) error {

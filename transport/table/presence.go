@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/internal/sleep"
 )
 
 // A process that is killed must not keep its messages until its lease ends. So a transport shows one token for all of
@@ -29,7 +30,7 @@ type presence struct {
 
 // keepPresence keeps a token shown until ctx ends.
 func (t *Transport) keepPresence(ctx context.Context, store core.Presence) {
-	for rest := time.Duration(0); pause(ctx, rest) == nil; {
+	for rest := time.Duration(0); sleep.For(ctx, rest) == nil; {
 		began := time.Now()
 		if !t.showPresence(ctx, store) {
 			return

@@ -15,6 +15,7 @@ import (
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/internal/chance"
 	"github.com/waybill-go/waybill/internal/obs"
+	"github.com/waybill-go/waybill/internal/sleep"
 	"github.com/waybill-go/waybill/internal/upkeep"
 )
 
@@ -67,7 +68,7 @@ func (t *Transport) clean(ctx context.Context, cleaner core.Cleaner) {
 	interval := t.opts.CleanInterval
 	owner := t.opts.Owner + " " + strconv.FormatInt(chance.N(int64(math.MaxInt64)), 36)
 	var round upkeep.Round
-	for wait := chance.N(interval); pause(ctx, wait) == nil; {
+	for wait := chance.N(interval); sleep.For(ctx, wait) == nil; {
 		began := time.Now()
 		attempt, cancel := context.WithTimeout(ctx, upkeep.Timeout)
 		done, err := cleaner.Clean(attempt, owner, upkeep.Lease(interval))

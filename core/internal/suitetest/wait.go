@@ -75,18 +75,6 @@ func ComeWithin[T any](ch <-chan T, limit time.Duration) (T, bool) {
 	}
 }
 
-// Rest waits for d, or for the end of ctx.
-func Rest(ctx context.Context, d time.Duration) error {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-}
-
 // Each returns what fn makes of each of all.
 func Each[T, U any](all []T, fn func(of *T) U) []U {
 	out := make([]U, len(all))

@@ -31,7 +31,7 @@ type rule struct {
 var (
 	otelAPI  = []string{"go.opentelemetry.io/otel", "go.opentelemetry.io/otel/attribute", "go.opentelemetry.io/otel/baggage", "go.opentelemetry.io/otel/codes", "go.opentelemetry.io/otel/log", "go.opentelemetry.io/otel/metric", "go.opentelemetry.io/otel/propagation", "go.opentelemetry.io/otel/semconv", "go.opentelemetry.io/otel/trace"}
 	testLibs = []string{"github.com/google/go-cmp", "pgregory.net/rapid", "go.uber.org/goleak"}
-	helpers  = []string{"internal/chance", "internal/check", "internal/enum", "internal/errtext", "internal/obs"}
+	helpers  = []string{"internal/chance", "internal/check", "internal/enum", "internal/errtext", "internal/obs", "internal/sleep"}
 	leaf     = append([]string{".", "admin", "admin/audit", "admin/importer", "core", "core/outboxes", "core/parked", "core/repeats", "core/rules", "hlc", "internal/content"}, helpers...)
 	handing  = append([]string{"dispatch"}, leaf...)
 )
@@ -45,6 +45,7 @@ var rules = []rule{
 	{"internal/errtext", nil, nil},
 	{"internal/obs", nil, otelAPI},
 	{"internal/patience", nil, nil},
+	{"internal/sleep", nil, nil},
 	{"internal/tier", nil, nil},
 	{"internal/statespace", nil, nil}, // tests only
 	{".", append([]string{"hlc"}, helpers...), slices.Concat(otelAPI, []string{"github.com/google/uuid"})},
@@ -70,7 +71,7 @@ var rules = []rule{
 	{"recurring", append([]string{"inbox"}, leaf...), append([]string{"github.com/netresearch/go-cron"}, otelAPI...)},
 	{"transform", leaf, nil},
 	{"codec/proto", leaf, []string{"google.golang.org/protobuf"}},
-	{"internal/sqltext", []string{".", "core", "hlc", "internal/chance", "internal/check", "internal/enum", "internal/errtext", "internal/obs"}, nil},
+	{"internal/sqltext", []string{".", "core", "hlc", "internal/chance", "internal/check", "internal/enum", "internal/errtext", "internal/obs", "internal/sleep"}, nil},
 	{"store/postgres/...", append([]string{"internal/sqltext"}, leaf...), []string{"github.com/jackc/pgx/v5"}},
 	{"store/sqlite/...", append([]string{"internal/sqltext"}, leaf...), []string{"modernc.org/sqlite"}},
 	{"store/mongo/...", leaf, []string{"go.mongodb.org/mongo-driver/v2"}},
@@ -98,7 +99,7 @@ var rules = []rule{
 	{"internal/sharedtest", append([]string{"internal/patience"}, leaf...), testLibs},
 	{"internal/rounds", nil, nil},
 	{"internal/ratetest", append([]string{"*", "internal/patience", "internal/rounds", "internal/sharedtest", "internal/content", "internal/sqltext", "internal/upkeep"}, helpers...), []string{"*"}},
-	{"internal/killtest", append([]string{"*", "internal/sharedtest", "internal/sqltext", "internal/upkeep"}, "internal/patience", "internal/chance", "internal/check", "internal/enum", "internal/errtext", "internal/obs", "internal/content"), testLibs},
+	{"internal/killtest", append([]string{"*", "internal/sharedtest", "internal/sqltext", "internal/upkeep"}, "internal/patience", "internal/chance", "internal/check", "internal/enum", "internal/errtext", "internal/obs", "internal/sleep", "internal/content"), testLibs},
 	{"internal/nightly", nil, nil},
 	{"internal/checker", leaf, nil},
 	{"internal/tests/docs", append([]string{"*", "internal/sqltext", "internal/upkeep"}, helpers...), nil},
@@ -108,7 +109,7 @@ var rules = []rule{
 	{"health/...", leaf, nil},
 	{"dashboard/...", leaf, []string{"go.opentelemetry.io/otel/sdk/metric", "golang.org/x/crypto/bcrypt"}},
 	{"internal/tests/dashboard", nil, nil}, // tests only
-	{"internal/demo", []string{"*", "internal/content", "internal/sqltext", "internal/upkeep", "internal/chance", "internal/check", "internal/enum", "internal/errtext", "internal/obs"}, []string{"*"}},
+	{"internal/demo", []string{"*", "internal/content", "internal/sqltext", "internal/upkeep", "internal/chance", "internal/check", "internal/enum", "internal/errtext", "internal/obs", "internal/sleep"}, []string{"*"}},
 	{"cmd/...", []string{"*", "cmd", "internal"}, []string{"*"}},
 	{"examples/...", []string{"*", "examples", "internal"}, []string{"*"}},
 }
