@@ -135,9 +135,7 @@ func (o Options) withDefaults() Options {
 	o.Pause.Base = cmp.Or(o.Pause.Base, min(DefaultPauseBase, cmp.Or(o.Pause.Cap, DefaultPauseBase)))
 	o.Pause.Cap = cmp.Or(o.Pause.Cap, max(DefaultPauseCap, o.Pause.Base))
 	o.Pause.Attempts = -1
-	if o.Logger == nil {
-		o.Logger = slog.Default()
-	}
+	o.Logger = cmp.Or(o.Logger, slog.Default())
 	o.Middleware = slices.Clone(o.Middleware)
 	return o
 }

@@ -42,9 +42,7 @@ func New(opts Options) (*Dashboard, error) {
 	}
 	opts.Title = cmp.Or(opts.Title, "Waybill")
 	d := &Dashboard{opts: opts, log: opts.Logger, pages: map[string]*template.Template{}, timeouts: defaultTimeouts}
-	if d.log == nil {
-		d.log = slog.Default()
-	}
+	d.log = cmp.Or(d.log, slog.Default())
 	d.sessions.init()
 	d.sessions.passwordOf = d.passwordOf
 	d.people.Store(newPeople(opts.Users))

@@ -60,9 +60,7 @@ func New[Tx any](marks core.Inbox[Tx], outbox waybill.Stager[Tx], jobs []Job, op
 	if err := waybill.Invalid("waybill/recurring", p...); err != nil {
 		return nil, err
 	}
-	if opts.Logger == nil {
-		opts.Logger = slog.Default()
-	}
+	opts.Logger = cmp.Or(opts.Logger, slog.Default())
 	r := &Runner{}
 	for i, j := range jobs {
 		j.Late = cmp.Or(j.Late, DefaultLate)

@@ -121,9 +121,7 @@ func NewFleet(all outboxes.All, publisher core.Publisher, opts Options, fleet Fl
 	if err := waybill.Invalid("waybill/relay: fleet options", problems...); err != nil {
 		return nil, err
 	}
-	if opts.Logger == nil {
-		opts.Logger = slog.Default()
-	}
+	opts.Logger = cmp.Or(opts.Logger, slog.Default())
 	f := &Fleet{
 		all: all, publisher: publisher, opts: opts, fleet: fleet,
 		log:  obs.NewLogger(opts.Logger).With("fleet", cmp.Or(opts.Name, "fleet")),

@@ -121,9 +121,7 @@ func New(store core.OutboxStore, publisher core.Publisher, opts Options) (*Relay
 			opts.Routes[i].Publisher = publisher
 		}
 	}
-	if opts.Logger == nil {
-		opts.Logger = slog.Default()
-	}
+	opts.Logger = cmp.Or(opts.Logger, slog.Default())
 	if err := waybill.Invalid("waybill/relay: options", append(opts.problems(), opts.promises()...)...); err != nil {
 		return nil, err
 	}

@@ -118,9 +118,7 @@ func (o Options) withDefaults() Options {
 	o.Exchange = cmp.Or(o.Exchange, DefaultExchange)
 	o.QueueType = cmp.Or(o.QueueType, topology.Quorum)
 	o.Connection.Name = cmp.Or(o.Connection.Name, "waybill")
-	if o.Logger == nil {
-		o.Logger = slog.Default()
-	}
+	o.Logger = cmp.Or(o.Logger, slog.Default())
 	for _, d := range []struct {
 		p *time.Duration
 		v time.Duration

@@ -98,9 +98,7 @@ func (o Options) withDefaults() Options {
 	o.MaxMessageBytes = cmp.Or(o.MaxMessageBytes, DefaultMaxMessageBytes)
 	o.Timeout = cmp.Or(o.Timeout, DefaultTimeout)
 	o.PublishTimeout = cmp.Or(o.PublishTimeout, DefaultPublishTimeout)
-	if o.Logger == nil {
-		o.Logger = slog.Default()
-	}
+	o.Logger = cmp.Or(o.Logger, slog.Default())
 	return o
 }
 

@@ -103,9 +103,7 @@ func (o Options) withDefaults() Options {
 	}
 	o.DeliveryLimit = cmp.Or(o.DeliveryLimit, DefaultDeliveryLimit)
 	o.Requests = cmp.Or(o.Requests, DefaultRequests)
-	if o.Logger == nil {
-		o.Logger = slog.Default()
-	}
+	o.Logger = cmp.Or(o.Logger, slog.Default())
 	return o
 }
 

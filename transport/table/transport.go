@@ -81,9 +81,7 @@ func New(store core.OutboxStore, opts Options) (*Transport, error) {
 		return nil, err
 	}
 	opts.Owner = cmp.Or(opts.Owner, DefaultOwner)
-	if opts.Logger == nil {
-		opts.Logger = slog.Default()
-	}
+	opts.Logger = cmp.Or(opts.Logger, slog.Default())
 	opts.CleanInterval = cmp.Or(opts.CleanInterval, DefaultCleanInterval)
 	waiter, wakes := core.As[core.Waiter](store)
 	if !wakes && opts.PollMin == 0 && opts.PollMax == 0 {
