@@ -88,7 +88,7 @@ func Checks[Tx any]() []Check[Tx] {
 	} {
 		all = append(all, Check[Tx]{Name: c.name, Run: func(ctx context.Context, h Harness[Tx]) error {
 			return source.Do(ctx, c.name, func() {
-				c.fn(&kit[Tx]{ctx: ctx, h: h, box: h.Inbox(), consumer: "c-" + waybill.NewID()})
+				c.fn(&kit[Tx]{base: base{ctx}, h: h, box: h.Inbox(), consumer: "c-" + waybill.NewID()})
 			})
 		}})
 	}

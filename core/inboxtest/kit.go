@@ -19,7 +19,7 @@ var errHandler = errors.New("the handler failed")
 
 // kit is what a check works with. Its methods give up the check when something fails.
 type kit[Tx any] struct {
-	ctx      context.Context //nolint:containedctx // a kit lives as long as one check
+	base
 	h        Harness[Tx]
 	box      core.Inbox[Tx]
 	consumer string
@@ -27,14 +27,23 @@ type kit[Tx any] struct {
 
 type handler[Tx any] func(ctx context.Context, tx Tx) error
 
-func (k *kit[Tx]) fail(format string, a ...any) { suitetest.Failf(format, a...) }
+// base is what the checks of inboxes and those of marks have in common.
+type base struct {
+	ctx context.Context //nolint:containedctx // it lives as long as one check
+}
+
+func (base) fail(format string, a ...any) { suitetest.Failf(format, a...) }
 
 // failIf is fail if the condition holds.
-func (k *kit[Tx]) failIf(is bool, format string, a ...any) {
+func (base) failIf(is bool, format string, a ...any) {
 	if is {
 		suitetest.Failf(format, a...)
 	}
 }
+
+func (b base) must(what string, err error) { b.failIf(err != nil, "%s: %w", what, err) }
+
+func (b base) sleep(d time.Duration) { b.must("the check ran out of time", sleep.For(b.ctx, d)) }
 
 func (k *kit[Tx]) key(id string) core.InboxKey {
 	return core.InboxKey{Consumer: k.consumer, Source: "/inboxtest", ID: id}
@@ -70,11 +79,6 @@ func (k *kit[Tx]) effects(when, name string, want int) {
 // never is a handler that must not run.
 func (k *kit[Tx]) never(context.Context, Tx) error {
 	return errors.New("the handler ran, and should not have")
-}
-
-func (k *kit[Tx]) sleep(d time.Duration) {
-	err := sleep.For(k.ctx, d)
-	k.failIf(err != nil, "the check ran out of time: %w", err)
 }
 
 type result struct {

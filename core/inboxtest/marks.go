@@ -10,7 +10,6 @@ import (
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/core/internal/suitetest"
-	"github.com/waybill-go/waybill/internal/sleep"
 )
 
 // MarkCheck is one promise of a [core.MarkStore].
@@ -44,7 +43,7 @@ func MarkChecks() []MarkCheck {
 	} {
 		all = append(all, MarkCheck{Name: c.name, Run: func(ctx context.Context, store core.MarkStore) error {
 			key := core.InboxKey{Consumer: "c-" + waybill.NewID(), Source: "/inboxtest", ID: "1"}
-			return source.Do(ctx, c.name, func() { c.fn(&markKit{ctx: ctx, store: store, key: key}) })
+			return source.Do(ctx, c.name, func() { c.fn(&markKit{base{ctx}, store, key}) })
 		}})
 	}
 	return all
@@ -72,16 +71,9 @@ const markLease = 2 * time.Second
 
 // markKit is what a check of marks works with.
 type markKit struct {
-	ctx   context.Context //nolint:containedctx // a kit lives as long as one check
+	base
 	store core.MarkStore
 	key   core.InboxKey
-}
-
-// failIf is fail if the condition holds.
-func (k *markKit) failIf(is bool, format string, a ...any) {
-	if is {
-		suitetest.Failf(format, a...)
-	}
 }
 
 // The answers of BeginMark.
@@ -110,15 +102,6 @@ func answer(st core.InboxStatus, err error) string {
 func (k *markKit) begin(when, token string, lease time.Duration, want string) {
 	got := answer(k.store.BeginMark(k.ctx, k.key, token, lease))
 	k.failIf(got != want, "%s: BeginMark answers %s, want %s", when, got, want)
-}
-
-func (k *markKit) sleep(d time.Duration) {
-	err := sleep.For(k.ctx, d)
-	k.failIf(err != nil, "the check ran out of time: %w", err)
-}
-
-func (k *markKit) must(what string, err error) {
-	k.failIf(err != nil, "%s: %w", what, err)
 }
 
 // eventually asks until BeginMark answers want.

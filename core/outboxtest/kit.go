@@ -141,8 +141,7 @@ func (k *kit) sleep(d time.Duration) {
 		k.must("sleep", c.Sleep(k.ctx, d))
 		return
 	}
-	err := sleep.For(k.ctx, d)
-	k.failIf(err != nil, "the check ran out of time: %w", err)
+	k.must("the check ran out of time", sleep.For(k.ctx, d))
 }
 
 // until asks fn again and again until it says yes, less and less often.

@@ -153,8 +153,7 @@ func (k *kit) close() {
 
 // sleep waits for d.
 func (k *kit) sleep(d time.Duration) {
-	err := sleep.For(k.ctx, d)
-	k.failIf(err != nil, "the check ran out of time: %w", err)
+	k.must("the check ran out of time", sleep.For(k.ctx, d))
 }
 
 // msg returns a message with an id of its own on the check's route and topic.
