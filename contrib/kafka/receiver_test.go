@@ -19,7 +19,10 @@ import (
 	"github.com/waybill-go/waybill/contrib/kafka"
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/internal/patience"
+	"github.com/waybill-go/waybill/internal/sharedtest"
 )
+
+var receive = sharedtest.Receive
 
 func subscribe(tb testing.TB, bus *kafka.Transport, queue string, bindings ...string) core.Receiver {
 	tb.Helper()
@@ -28,24 +31,6 @@ func subscribe(tb testing.TB, bus *kafka.Transport, queue string, bindings ...st
 		tb.Fatal(err)
 	}
 	return r
-}
-
-// receive returns n deliveries, and waits out outages.
-func receive(tb testing.TB, r core.Receiver, n int) []*waybill.Delivery {
-	tb.Helper()
-	ctx, moved := patience.Context(tb.Context(), patience.Limit)
-	var all []*waybill.Delivery
-	for len(all) < n {
-		ds, err := r.Receive(ctx, n-len(all))
-		if err != nil && (ctx.Err() != nil || waybill.ClassOf(err) != waybill.ClassOutage) {
-			tb.Fatalf("received %d of %d: %v", len(all), n, err)
-		}
-		if len(ds) > 0 {
-			moved()
-		}
-		all = append(all, ds...)
-	}
-	return all
 }
 
 func done(tb testing.TB, r core.Receiver, ds ...*waybill.Delivery) {

@@ -1,6 +1,6 @@
 // Package sharedtest has the helpers that tests of several packages share and that need no server: a log that can be
-// read while it is written, golden files, a publisher, an outbox store whose calls fail, and one that knows its
-// members. Only tests import it.
+// read while it is written, golden files, a publisher, small messages and the calls of a transport that must succeed,
+// an outbox store whose calls fail, and one that knows its members. Only tests import it.
 //
 // # Guarantees
 //

@@ -4,10 +4,8 @@ import (
 	"context"
 	"errors"
 	"flag"
-	"fmt"
 	"log/slog"
 	"net/url"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -18,8 +16,18 @@ import (
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/internal/patience"
+	"github.com/waybill-go/waybill/internal/sharedtest"
 	"github.com/waybill-go/waybill/internal/testenv"
 	"github.com/waybill-go/waybill/transport/rabbitmq"
+)
+
+var (
+	envelope   = sharedtest.SmallEnvelope
+	envelopes  = sharedtest.SmallEnvelopes
+	receive    = sharedtest.Receive
+	settle     = sharedtest.Settle
+	ids        = sharedtest.IDs
+	closeLater = sharedtest.CloseLater
 )
 
 func TestMain(m *testing.M) {
@@ -46,17 +54,6 @@ func dial(tb testing.TB, url string, opts rabbitmq.Options) *rabbitmq.Transport 
 	return bus
 }
 
-func closeLater(tb testing.TB, c interface{ Close(context.Context) error }) {
-	tb.Helper()
-	tb.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(tb.Context()), patience.For(10*time.Second))
-		defer cancel()
-		if err := c.Close(ctx); err != nil {
-			tb.Logf("close: %v", err)
-		}
-	})
-}
-
 // subscribe opens a receiver. A busy broker can take longer for a new quorum queue than it gives itself. Then it
 // answers with an internal error: an outage, which a consumer tries again.
 func subscribe(tb testing.TB, bus *rabbitmq.Transport, sub core.Subscription) core.Receiver {
@@ -73,40 +70,6 @@ func subscribe(tb testing.TB, bus *rabbitmq.Transport, sub core.Subscription) co
 	}
 	closeLater(tb, r)
 	return r
-}
-
-// envelope returns a complete small message.
-func envelope(id, topic string) waybill.Envelope {
-	return waybill.Envelope{
-		ID: id, Topic: topic, Type: topic, Source: "/test", ContentType: "application/json",
-		Time: time.Date(2026, 3, 4, 5, 6, 7, 8000, time.UTC),
-		Body: []byte(`{"id":"` + id + `"}`),
-	}
-}
-
-func envelopes(n int, topic string) []waybill.Envelope {
-	list := make([]waybill.Envelope, n)
-	for i := range list {
-		list[i] = envelope(fmt.Sprintf("m%05d", i), topic)
-	}
-	return list
-}
-
-// receive returns the next n deliveries.
-func receive(tb testing.TB, r core.Receiver, n int) []*waybill.Delivery {
-	tb.Helper()
-	ctx, moved := patience.Context(tb.Context(), patience.Limit)
-	var all []*waybill.Delivery
-	for len(all) < n {
-		got, err := r.Receive(ctx, n-len(all))
-		if err != nil && (ctx.Err() != nil || waybill.ClassOf(err) != waybill.ClassOutage) {
-			tb.Fatalf("after %d of %d deliveries: %v", len(all), n, err)
-		}
-		if all = append(all, got...); len(got) > 0 {
-			moved()
-		}
-	}
-	return all
 }
 
 // nothing fails the test if the queue of r holds a message. It sends another one behind it, with a topic that is bound
@@ -161,21 +124,6 @@ func publishExpiring(tb testing.TB, bus *rabbitmq.Transport, e waybill.Envelope)
 			tb.Fatal(err)
 		}
 	}
-}
-
-func settle(tb testing.TB, r core.Receiver, acks ...core.Ack) {
-	tb.Helper()
-	if err := r.Settle(tb.Context(), acks).FirstErr(); err != nil {
-		tb.Fatal(err)
-	}
-}
-
-func ids(list []*waybill.Delivery) string {
-	var s []string
-	for _, d := range list {
-		s = append(s, d.Envelope.ID)
-	}
-	return strings.Join(s, " ")
 }
 
 func hostOf(tb testing.TB, raw string) string {

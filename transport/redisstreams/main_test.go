@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
-	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -15,13 +14,22 @@ import (
 	"github.com/redis/go-redis/v9/logging"
 	"go.uber.org/goleak"
 
-	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/internal/killtest"
-	"github.com/waybill-go/waybill/internal/patience"
+	"github.com/waybill-go/waybill/internal/sharedtest"
 	"github.com/waybill-go/waybill/internal/testenv"
 	"github.com/waybill-go/waybill/internal/tier"
 	"github.com/waybill-go/waybill/transport/redisstreams"
+)
+
+var (
+	envelope   = sharedtest.SmallEnvelope
+	envelopes  = sharedtest.SmallEnvelopes
+	publish    = sharedtest.Publish
+	receive    = sharedtest.Receive
+	settle     = sharedtest.Settle
+	ids        = sharedtest.IDs
+	closeLater = sharedtest.CloseLater
 )
 
 func TestMain(m *testing.M) {
@@ -66,17 +74,6 @@ func prepared(opts redisstreams.Options) redisstreams.Options {
 	return opts
 }
 
-func closeLater(tb testing.TB, c interface{ Close(context.Context) error }) {
-	tb.Helper()
-	tb.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(tb.Context()), patience.For(10*time.Second))
-		defer cancel()
-		if err := c.Close(ctx); err != nil {
-			tb.Logf("close: %v", err)
-		}
-	})
-}
-
 // raw is a client of the driver.
 func raw(tb testing.TB, url string) *redis.Client {
 	tb.Helper()
@@ -98,60 +95,4 @@ func subscribe(tb testing.TB, bus *redisstreams.Transport, sub core.Subscription
 	}
 	closeLater(tb, r)
 	return r
-}
-
-func envelope(id, topic string) waybill.Envelope {
-	return waybill.Envelope{
-		ID: id, Topic: topic, Type: topic, Source: "/test", ContentType: "application/json",
-		Time: time.Date(2026, 3, 4, 5, 6, 7, 8000, time.UTC),
-		Body: []byte(`{"id":"` + id + `"}`),
-	}
-}
-
-func envelopes(n int, topic string) []waybill.Envelope {
-	list := make([]waybill.Envelope, n)
-	for i := range list {
-		list[i] = envelope(fmt.Sprintf("m%05d", i), topic)
-	}
-	return list
-}
-
-// publish publishes what must succeed.
-func publish(tb testing.TB, bus core.Publisher, batch ...waybill.Envelope) {
-	tb.Helper()
-	if err := bus.Publish(tb.Context(), batch).FirstErr(); err != nil {
-		tb.Fatal(err)
-	}
-}
-
-// receive returns the next n deliveries.
-func receive(tb testing.TB, r core.Receiver, n int) []*waybill.Delivery {
-	tb.Helper()
-	ctx, moved := patience.Context(tb.Context(), patience.Limit)
-	var all []*waybill.Delivery
-	for len(all) < n {
-		got, err := r.Receive(ctx, n-len(all))
-		if err != nil && (ctx.Err() != nil || waybill.ClassOf(err) != waybill.ClassOutage) {
-			tb.Fatalf("after %d of %d deliveries: %v", len(all), n, err)
-		}
-		if all = append(all, got...); len(got) > 0 {
-			moved()
-		}
-	}
-	return all
-}
-
-func settle(tb testing.TB, r core.Receiver, acks ...core.Ack) {
-	tb.Helper()
-	if err := r.Settle(tb.Context(), acks).FirstErr(); err != nil {
-		tb.Fatal(err)
-	}
-}
-
-func ids(list []*waybill.Delivery) string {
-	var s []string
-	for _, d := range list {
-		s = append(s, d.Envelope.ID)
-	}
-	return strings.Join(s, " ")
 }

@@ -16,9 +16,15 @@ import (
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/internal/killtest"
 	"github.com/waybill-go/waybill/internal/patience"
+	"github.com/waybill-go/waybill/internal/sharedtest"
 	"github.com/waybill-go/waybill/internal/testenv"
 	"github.com/waybill-go/waybill/internal/testenv/fakesqs"
 	sqstransport "github.com/waybill-go/waybill/transport/sqs"
+)
+
+var (
+	publish = sharedtest.Publish
+	settle  = sharedtest.Settle
 )
 
 func TestMain(m *testing.M) {
@@ -81,20 +87,6 @@ func receive(tb testing.TB, r core.Receiver) *waybill.Delivery {
 		tb.Fatal(err)
 	}
 	return ds[0]
-}
-
-func settle(tb testing.TB, r core.Receiver, acks ...core.Ack) {
-	tb.Helper()
-	if err := r.Settle(tb.Context(), acks).FirstErr(); err != nil {
-		tb.Fatal(err)
-	}
-}
-
-func publish(tb testing.TB, bus core.Publisher, batch ...waybill.Envelope) {
-	tb.Helper()
-	if err := bus.Publish(tb.Context(), batch).FirstErr(); err != nil {
-		tb.Fatal(err)
-	}
 }
 
 // withBindings returns opts as a producer has them.
