@@ -67,7 +67,7 @@
 // over published ones that the retention keeps.
 //
 // [Open] lets the store's own pool send several statements at once, which takes about a third of the round trips.
-// With [New] they go one by one, and published records are looked at before they are deleted, as on MySQL.
+// With [New] they go one by one, and published records are looked at before they are deleted.
 //
 // The stored mark of the clock is up to a second above the stamps that were settled.
 //

@@ -30,6 +30,7 @@ const (
 	duplicateEntry = 1062
 	packetTooLarge = 1153
 	lockTimeout    = 1205
+	notSure        = 1690 // a number that is out of range
 )
 
 // kinds are the error numbers that have a meaning here. All others are unknown.

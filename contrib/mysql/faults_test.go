@@ -391,7 +391,7 @@ func TestFrozenHeartbeat(t *testing.T) {
 func TestSettleBesideALockedRecord(t *testing.T) {
 	t.Parallel()
 	const n = 1200 // more than the server takes as a list
-	s := open(t, waybillmysql.Options{})
+	s, sent := counted(t)
 	msgs := make([]waybill.Message, n)
 	for i := range msgs {
 		msgs[i] = waybill.RawMessage("t", "", nil)
@@ -410,14 +410,20 @@ func TestSettleBesideALockedRecord(t *testing.T) {
 		t.Fatal(page, err)
 	}
 	rs := page.Ranges[0].Records
+	// Some of them stand aside.
+	if _, err := s.Hold(t.Context(), 1, core.HoldRequest{Refs: []core.Ref{rs[1].Ref, rs[20].Ref, rs[n-1].Ref}}); err != nil {
+		t.Fatal(err)
+	}
 	tx, err := s.DB().Begin()
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer tx.Rollback()
-	var seq int64
-	if err := tx.QueryRow(`SELECT seq FROM waybill_outbox WHERE seq = ? FOR UPDATE`, rs[n-1].Seq).Scan(&seq); err != nil {
-		t.Fatal(err)
+	for _, table := range [...]string{"waybill_outbox", "waybill_outbox_aside"} {
+		var seq int64
+		if err := tx.QueryRow(`SELECT seq FROM `+table+` WHERE seq = ? FOR UPDATE`, rs[n-1].Seq).Scan(&seq); err != nil {
+			t.Fatal(err)
+		}
 	}
 	var outcomes [2][]core.Outcome
 	for i := range n - 1 {
@@ -428,9 +434,11 @@ func TestSettleBesideALockedRecord(t *testing.T) {
 		}
 	}
 	outcomes[0][0] = core.Retry(&rs[0], nil, 0) // so that the records are looked at first
-	for _, os := range outcomes {
-		if err := s.Settle(t.Context(), 1, os).FirstErr(); err != nil {
-			t.Error(err)
+	for i, os := range outcomes {
+		before := sent.Load()
+		err := s.Settle(t.Context(), 1, os).FirstErr()
+		if n := sent.Load() - before; err != nil || n > int64(2-i) {
+			t.Errorf("%d round trips, want at most %d, %v", n, 2-i, err)
 		}
 	}
 	var left int
@@ -566,4 +574,61 @@ func rawMessages(ids ...string) (out []waybill.Message) {
 		out = append(out, waybill.RawMessage("t", "", nil, waybill.ID(id)))
 	}
 	return out
+}
+
+// Published records are settled in one round trip, which leaves nothing behind if a part of it fails. Then they are
+// settled one by one, and so is each of them.
+func TestSettleAtOnceIsWholeOrNothing(t *testing.T) {
+	t.Parallel()
+	const refuse = `CREATE TRIGGER refuse BEFORE %s FOR EACH ROW SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'refused here'`
+	for name, c := range map[string]struct {
+		trigger     string
+		trips       int64
+		left, aside int // of five records, three of which are held
+	}{
+		"all is well":                 {"", 1, 0, 0},
+		"no row aside can be deleted": {fmt.Sprintf(refuse, "DELETE ON waybill_outbox_aside"), 1000, 3, 3},
+		"no mark can be written":      {fmt.Sprintf(refuse, "INSERT ON waybill_meta"), 1000, 5, 3},
+		"the first try is a deadlock": { // the try, its end, and another one
+			`CREATE TRIGGER refuse BEFORE DELETE ON waybill_outbox FOR EACH ROW
+			IF @tried IS NULL THEN SET @tried = 1; SIGNAL SQLSTATE '40001' SET MYSQL_ERRNO = 1213; END IF`, 3, 0, 0,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s, sent := counted(t)
+			if err := stage(t.Context(), s, rawMessages("1", "2", "3", "4", "5")); err != nil {
+				t.Fatal(err)
+			}
+			const self = core.Session(1)
+			records := ownAll(t, s, self)
+			refs, outcomes := make([]core.Ref, len(records)), make([]core.Outcome, len(records))
+			for i := range records {
+				refs[i], outcomes[i] = records[i].Ref, core.Published(&records[i])
+			}
+			if _, err := s.Hold(t.Context(), self, core.HoldRequest{Refs: refs[:3]}); err != nil {
+				t.Fatal(err)
+			}
+			if c.trigger != "" {
+				if _, err := s.DB().Exec(c.trigger); err != nil {
+					t.Fatal(err)
+				}
+			}
+			before, failed := sent.Load(), 0
+			for _, err := range s.Settle(t.Context(), self, outcomes) {
+				if err != nil {
+					failed++
+				}
+			}
+			if n := sent.Load() - before; failed != c.left || n > c.trips {
+				t.Errorf("%d outcomes failed, in %d round trips, want %d in at most %d", failed, n, c.left, c.trips)
+			}
+			for table, want := range map[string]int{"waybill_outbox": c.left, "waybill_outbox_aside WHERE seq > 0": c.aside} {
+				var n int
+				if err := s.DB().QueryRow(`SELECT COUNT(*) FROM ` + table).Scan(&n); err != nil || n != want {
+					t.Errorf("%d rows are left in %s, want %d, %v", n, table, want, err)
+				}
+			}
+		})
+	}
 }

@@ -32,32 +32,36 @@ func (s *Store) SettleGroup(ctx context.Context, selves []core.Session, outcomes
 	return s.settle(ctx, selves, slices.Concat(outcomes...)).FirstErr() == nil
 }
 
-// settle persists the outcomes of members. Outcomes other than published ones are those of one member. Each attempt
-// takes two round trips if it can. An attempt fails as a whole if the database refuses one outcome; the last attempt
-// finds which.
+// settle persists the outcomes of members. Outcomes other than published ones are those of one member. Published
+// records mostly take one round trip, and the others two. An attempt fails as a whole if the database refuses one
+// outcome; the last attempt finds which.
 func (s *Store) settle(ctx context.Context, selves []core.Session, outcomes []core.Outcome) core.Results {
-	var st settler
 	if len(outcomes) == 0 {
 		return core.Results{}
 	}
-	attempt := func(alone bool, first func(st *settler) []query, how func(st *settler, ctx context.Context) error) error {
-		return s.fencedWith(ctx, "settle", selves, func(w *work) []query {
-			w.alone = alone
-			st = settler{work: w, outcomes: outcomes, res: make(core.Results, len(outcomes)), changes: make([]change, len(outcomes))}
-			return first(&st)
-		}, func(*work) error { return how(&st, ctx) })
+	var st settler
+	fresh := func(w *work) {
+		st = settler{work: w, outcomes: outcomes, res: make(core.Results, len(outcomes)), changes: make([]change, len(outcomes))}
 	}
 	err := errOneByOne
-	if s.canDeleteAtOnce(ctx, outcomes) {
-		if err = attempt(false, (*settler).deleteAll, (*settler).atOnce); number(err) == lockTimeout {
+	if s.canDeleteAtOnce(outcomes) {
+		err = s.write(ctx, "settle", func(w *work) error {
+			fresh(w)
+			return st.atOnce(ctx, selves)
+		})
+		if n := number(err); n == notSure || n == lockTimeout {
 			err = errOneByOne
 		}
 	}
-	for _, alone := range [...]bool{!s.opened, true} {
+	for _, alone := range [...]bool{false, true} {
 		if err == nil || errors.Is(err, core.ErrFenced) || !errors.Is(err, errOneByOne) && waybill.ClassOf(err) == waybill.ClassOutage {
 			break
 		}
-		err = attempt(alone, (*settler).lockAll, (*settler).run)
+		err = s.fencedWith(ctx, "settle", selves, func(w *work) []query {
+			w.alone = alone
+			fresh(w)
+			return st.lockAll()
+		}, func(*work) error { return st.run(ctx) })
 	}
 	if err != nil {
 		return core.AllFailed(len(outcomes), err)
@@ -78,10 +82,8 @@ type settler struct {
 	changes   []change // of outcomes other than published
 	mark      int64
 
-	seqs  []int64 // of the records
-	rows  []*row  // those of them that are locked
-	n     int64   // how many records were deleted
-	aside bool    // some of them may stand aside
+	seqs []int64 // of the records
+	rows []*row  // those of them that are locked
 }
 
 // lockAll locks the records, and asks for the partitions if the rules need them.
@@ -131,7 +133,7 @@ func (st *settler) run(ctx context.Context) (err error) {
 		}
 		st.res[i] = err
 	}
-	err = st.halves(others, func(at []int) error {
+	err = st.halves(ctx, others, func(at []int) error {
 		changes := make([]change, len(at))
 		for n, i := range at {
 			changes[n] = st.changes[i]
@@ -139,7 +141,7 @@ func (st *settler) run(ctx context.Context) (err error) {
 		return st.become(ctx, "", changes...)
 	})
 	if err == nil {
-		err = st.halves(published, func(at []int) error { return st.publish(ctx, at) })
+		err = st.halves(ctx, published, func(at []int) error { return st.publish(ctx, at) })
 	}
 	if err != nil {
 		return err
@@ -147,65 +149,87 @@ func (st *settler) run(ctx context.Context) (err error) {
 	return st.stamp(ctx)
 }
 
-// halves runs do for outcomes at once, or one by one if the database refuses one and says so at once.
-func (st *settler) halves(at []int, do func(at []int) error) error {
+// halves runs do for outcomes at once. In the last attempt it runs do for each half of those of which the database
+// refuses one. Of a refused one nothing stays.
+func (st *settler) halves(ctx context.Context, at []int, do func(at []int) error) error {
 	if len(at) == 0 {
 		return nil
 	}
-	err := classify("settle", do(at))
-	switch half := len(at) / 2; {
-	case err == nil || !st.alone || waybill.ClassOf(err) == waybill.ClassOutage:
+	if !st.alone {
+		return do(at)
+	}
+	if _, err := st.exec(ctx, `SAVEPOINT waybill`); err != nil {
 		return err
-	case half == 0:
+	}
+	err := classify("settle", do(at))
+	if err == nil || waybill.ClassOf(err) == waybill.ClassOutage {
+		return err
+	}
+	if _, err := st.exec(ctx, `ROLLBACK TO SAVEPOINT waybill`); err != nil {
+		return err
+	}
+	half := len(at) / 2
+	if half == 0 {
 		st.res[at[0]] = err
 		return nil
-	default:
-		if err := st.halves(at[:half], do); err != nil {
-			return err
-		}
-		return st.halves(at[half:], do)
 	}
+	if err := st.halves(ctx, at[:half], do); err != nil {
+		return err
+	}
+	return st.halves(ctx, at[half:], do)
 }
 
-// canDeleteAtOnce reports whether all outcomes are those of published records, none of them is kept, and the server can
-// delete without waiting for locks.
-func (s *Store) canDeleteAtOnce(ctx context.Context, outcomes []core.Outcome) bool {
-	version, err := s.serverVersion(ctx)
-	return err == nil && isMariaDB(version) && s.opened && core.RetentionPublished.DroppedAtOnce(s.opts.Retention) &&
+// canDeleteAtOnce reports whether all outcomes are those of published records, none of which is kept.
+func (s *Store) canDeleteAtOnce(outcomes []core.Outcome) bool {
+	return s.opened && core.RetentionPublished.DroppedAtOnce(s.opts.Retention) &&
 		!slices.ContainsFunc(outcomes, func(o core.Outcome) bool { return o.NoticeNumber() != 0 || o.Event() != core.EventConfirmed })
 }
 
-// deleteAll deletes published records without locking them first. CONCAT keeps the server from looking for the ids by
-// their index, which takes 20 times as long.
-func (st *settler) deleteAll() []query {
-	var args, routes []any
+// atOnce deletes published records in one round trip, the fences and the commit included. It changes nothing, and fails
+// with notSure or lockTimeout, if a member is fenced, or a record is not there, not published, locked, or has a dedupe
+// key. A deleted record was confirmed, since its id was.
+func (st *settler) atOnce(ctx context.Context, selves []core.Session) error {
+	st.self = selves[0]
+	queries := []query{{text: `SET @waybill_now = ` + nowSQL}}
+	for _, self := range selves { // one by one: a statement for several may lock others
+		queries = append(queries, query{text: `SELECT ` + sure(`COUNT(*) = 1`) + ` INTO @waybill FROM waybill_outbox_fence WHERE session = ? LOCK IN SHARE MODE`, args: []any{self}})
+	}
+	stamp, seqs, ids, routes := int64(0), []int64(nil), []any(nil), []any(nil)
 	for i := range st.outcomes {
 		ref := st.outcomes[i].Ref()
-		st.seqs, args = append(st.seqs, ref.Seq), append(args, ref.ID)
+		seqs, ids, stamp = append(seqs, ref.Seq), append(ids, ref.ID), max(stamp, st.outcomes[i].HLC())
 		if !slices.Contains(routes, any(ref.Route)) {
 			routes = append(routes, ref.Route)
 		}
 	}
-	slices.Sort(st.seqs)
-	return []query{{
-		`SET STATEMENT innodb_lock_wait_timeout = 0, in_predicate_conversion_threshold = 0 FOR DELETE FROM waybill_outbox WHERE ` +
-			at(st.seqs) + ` AND ` + liveSQL + `AND dedupe_key = '' AND CONCAT(id, '') IN ` + places(len(args)) + ` AND CONCAT(route, '') IN ` + places(len(routes)) +
-			`; SELECT ROW_COUNT(), EXISTS (SELECT 1 FROM waybill_outbox_aside WHERE seq BETWEEN ? AND ?)`,
-		append(append(args, routes...), st.seqs[0], st.seqs[len(st.seqs)-1]), func(rows *sql.Rows) error { return rows.Scan(&st.n, &st.aside) },
-	}}
-}
-
-// atOnce fails if not all records were deleted. A deleted record was confirmed, since its id was.
-func (st *settler) atOnce(ctx context.Context) error {
-	if st.n != int64(len(st.outcomes)) {
-		return errOneByOne
+	// CONCAT keeps the server from looking for the ids by their index, which takes 20 times as long.
+	all := at(seqs) + ` AND ` + liveSQL + `AND dedupe_key = '' AND CONCAT(id, '') IN ` + places(len(ids)) + ` AND CONCAT(route, '') IN ` + places(len(routes))
+	args := append(ids, routes...)
+	version, err := st.s.serverVersion(ctx)
+	switch {
+	case err != nil:
+		return err
+	case isMariaDB(version): // which can delete without waiting for locks
+		queries = append(queries, query{text: `SET STATEMENT innodb_lock_wait_timeout = 0, in_predicate_conversion_threshold = 0 FOR ` + deleteSQL(`waybill_outbox`) + all, args: args},
+			query{text: `SET @waybill = ` + sure(`ROW_COUNT() = ?`), args: []any{len(seqs)}})
+	default:
+		queries = append(queries, query{text: `SELECT ` + sure(`COUNT(*) = ?`) + ` INTO @waybill FROM waybill_outbox FORCE INDEX (PRIMARY) WHERE ` + all + ` FOR UPDATE SKIP LOCKED`, args: append([]any{len(seqs)}, args...)},
+			query{text: deleteSQL(`waybill_outbox`) + at(seqs)})
 	}
-	if st.aside {
-		if err := st.deleteFrom(ctx, "waybill_outbox_aside", at(st.seqs)); err != nil {
-			return err
-		}
+	queries = append(queries, query{text: `SELECT EXISTS (SELECT 1 FROM waybill_outbox_aside WHERE seq BETWEEN ? AND ?) INTO @waybill_aside`, args: []any{slices.Min(seqs), slices.Max(seqs)}},
+		query{text: deleteSQL(`waybill_outbox_aside`) + each(seqs) + ` AND @waybill_aside`})
+	marks := stamp > st.s.stamped.Load()
+	if marks { // as hlc.MaxMark does
+		queries = append(queries, query{text: `SET @waybill_bound = ((@waybill_now DIV 1000 + ?) << 16) | 65535`, args: []any{hlc.DefaultMaxDrift.Milliseconds()}},
+			query{text: `SET @waybill = ` + sure(`? <= @waybill_bound`), args: []any{stamp}},
+			query{text: markStampSQL, args: []any{int64(st.self) % markRows, above(stamp)}})
 	}
-	return st.stamp(ctx)
+	queries = append(queries, query{`SELECT @waybill_now`, nil, func(rows *sql.Rows) error { return rows.Scan(&st.now) }})
+	if err := st.askLast(ctx, queries...); err != nil || !marks {
+		return err
+	}
+	st.mark = min(above(stamp), int64(hlc.MaxMark(time.UnixMicro(st.now))))
+	return nil
 }
 
 // confirmed answers for a published record. One that is there no more, or kept, is not in got then.
@@ -281,8 +305,16 @@ func (st *settler) stamp(ctx context.Context) error {
 	if stamp <= st.s.stamped.Load() {
 		return nil
 	}
-	st.mark = min(stamp+ahead.Milliseconds()<<16, bound)
-	return st.put(ctx, `INSERT INTO waybill_meta (name, value) VALUES (CONCAT('hlc', ?), ?)
-		ON DUPLICATE KEY UPDATE value = IF(value > ?, VALUES(value), GREATEST(value, VALUES(value)))`,
-		int64(st.self)%markRows, st.mark, bound)
+	st.mark = min(above(stamp), bound)
+	if err := st.put(ctx, `SET @waybill_bound = ?`, bound); err != nil {
+		return err
+	}
+	return st.put(ctx, markStampSQL, int64(st.self)%markRows, st.mark)
 }
+
+// above is the mark for a stamp.
+func above(stamp int64) int64 { return stamp + ahead.Milliseconds()<<16 }
+
+// markStampSQL raises a mark up to a bound. One that is beyond it goes back.
+const markStampSQL = `INSERT INTO waybill_meta (name, value) VALUES (CONCAT('hlc', ?), LEAST(?, @waybill_bound))
+	ON DUPLICATE KEY UPDATE value = IF(value > @waybill_bound, VALUES(value), GREATEST(value, VALUES(value)))`

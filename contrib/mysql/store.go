@@ -195,14 +195,13 @@ func list(seqs []int64) string {
 	return b.String() + ")"
 }
 
-// at returns a condition for rows by their numbers. Ranges cost much less than rows one by one. The server also locks
-// the row behind a range, so the range ends before the last row that is meant. MariaDB makes a join of a list of 1,000,
-// which locks others.
+// at returns a condition for rows by their numbers, all of which are there. Ranges cost much less than rows one by one.
+// The server also locks the row behind a range, so the range ends before the last row that is meant.
 func at(seqs []int64) string {
-	var b strings.Builder
 	seqs = slices.Clone(seqs)
 	slices.Sort(seqs)
 	seqs = slices.Compact(seqs)
+	var parts []string
 	var single []int64
 	for from := 0; from < len(seqs); {
 		to := from
@@ -210,19 +209,22 @@ func at(seqs []int64) string {
 			to++
 		}
 		if to-from >= 2 {
-			fmt.Fprintf(&b, " OR seq BETWEEN %d AND %d", seqs[from], seqs[to-1])
+			parts = append(parts, fmt.Sprintf("seq BETWEEN %d AND %d", seqs[from], seqs[to-1]))
 			from = to
 		}
 		single = append(single, seqs[from:to+1]...)
 		from = to + 1
 	}
-	for part := range slices.Chunk(single, 500) {
-		b.WriteString(" OR seq IN " + list(part))
+	return "(" + strings.Join(append(parts, each(single)), " OR ") + ")"
+}
+
+// each is at for rows of which some may not be there. MariaDB makes a join of a list of 1,000, which locks others.
+func each(seqs []int64) string {
+	parts := []string{"seq = -1"}
+	for part := range slices.Chunk(seqs, 500) {
+		parts = append(parts, "seq IN "+list(part))
 	}
-	if b.Len() == 0 {
-		return "seq = -1"
-	}
-	return "(" + b.String()[len(" OR "):] + ")"
+	return "(" + strings.Join(parts, " OR ") + ")"
 }
 
 // places returns n placeholders, and at least NULL.

@@ -155,7 +155,7 @@ func (s *Store) fencedWith(ctx context.Context, op string, selves []core.Session
 	})
 }
 
-// query is a statement, and a function for each of its rows.
+// query is a statement, and a function for each of its rows; nil if it has none.
 type query struct {
 	text string
 	args []any
@@ -182,10 +182,15 @@ func (w *work) ask(ctx context.Context, queries ...query) error {
 		return err
 	}
 	defer func() { _ = rows.Close() }() // read to the end, or failed already
+	first := true
 	for i, q := range queries {
-		if i > 0 && !rows.NextResultSet() {
+		if q.scan == nil {
+			continue
+		}
+		if !first && !rows.NextResultSet() {
 			return errors.Join(rows.Err(), fmt.Errorf("the server answered %d of %d statements", i, len(queries)))
 		}
+		first = false
 		for rows.Next() {
 			if err := q.scan(rows); err != nil {
 				return err
@@ -211,6 +216,10 @@ func (w *work) askLast(ctx context.Context, queries ...query) error {
 	t.ended = err == nil
 	return err
 }
+
+// sure is an expression that is an error unless the condition is true: the statement then fails with [notSure], and
+// those behind it do not run. So a transaction can end in the round trip that it begins with.
+func sure(condition string) string { return `18446744073709551615 + IF(` + condition + `, 0, 1)` }
 
 // collect returns what scan makes of each row.
 func collect[T any](ctx context.Context, q querier, scan func(rows *sql.Rows) (T, error), text string, args ...any) ([]T, error) {
