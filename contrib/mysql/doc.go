@@ -13,7 +13,7 @@
 // A [Store] is a core.OutboxStore, a waybill.Stager[*sql.Tx] and a core.Inbox[*sql.Tx]. It has the capabilities
 // core.Presence, core.Checker, core.ClockSeeder, core.Cleaner, core.BatchInbox, core.Marker, core.InboxPurger,
 // waybill.Canceller[*sql.Tx], admin.Migrator, admin.Inspector and admin.Redriver. It is no core.Waiter, since MySQL has
-// no notifications: an idle relay reads four times a second by default, in 12 round trips with all else that it does;
+// no notifications: an idle relay reads four times a second by default, in 6 round trips with all else that it does;
 // see relay.Options.PollMax.
 //
 // # Guarantees

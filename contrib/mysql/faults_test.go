@@ -1,6 +1,7 @@
 package waybillmysql_test
 
 import (
+	"bytes"
 	"context"
 	"database/sql"
 	"database/sql/driver"
@@ -8,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -630,5 +632,79 @@ func TestSettleAtOnceIsWholeOrNothing(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// heardConn tells of each write before it is made.
+type heardConn struct {
+	net.Conn
+	tell func(text []byte)
+}
+
+func (c heardConn) Write(b []byte) (int, error) {
+	c.tell(b)
+	return c.Conn.Write(b)
+}
+
+// A Due takes the records in another transaction than it finds them in, and looks at them again there: a record can
+// have changed meanwhile, and the member can have lost the partition.
+func TestDueLooksAgain(t *testing.T) {
+	t.Parallel()
+	var meanwhile func()
+	network := "heard" + strconv.FormatInt(networks.Add(1), 10)
+	mysql.RegisterDialContext(network, func(ctx context.Context, addr string) (net.Conn, error) {
+		conn, err := new(net.Dialer).DialContext(ctx, "tcp", addr)
+		return heardConn{conn, func(text []byte) {
+			if meanwhile != nil && bytes.Contains(text, []byte("SKIP LOCKED")) {
+				meanwhile()
+			}
+		}}, err
+	})
+	t.Cleanup(func() { mysql.DeregisterDialContext(network) })
+	dsn := newDatabase(t, func(database string) string { return dsnOf(t, database) })
+	s, other := openAt(t, strings.Replace(dsn, "@tcp(", "@"+network+"(", 1), waybillmysql.Options{}), openAt(t, dsn, waybillmysql.Options{})
+	if err := other.Migrate(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	const self, successor = core.Session(1), core.Session(2)
+	if err := stage(t.Context(), other, rawMessages("1", "2")); err != nil {
+		t.Fatal(err)
+	}
+	var failed []core.Outcome
+	for _, r := range ownAll(t, other, self) {
+		failed = append(failed, core.Retry(&r, errors.New("no"), time.Microsecond))
+	}
+	timers := rawMessages("3", "4")
+	for i := range timers {
+		timers[i] = waybill.RawMessage("t", "", nil, waybill.ID(timers[i].ID), waybill.Delay(time.Microsecond))
+	}
+	if err := errors.Join(other.Settle(t.Context(), self, failed).FirstErr(), stage(t.Context(), other, timers)); err != nil {
+		t.Fatal(err)
+	}
+	due := func(first func()) (got core.DueResult) {
+		t.Helper()
+		ran := false
+		meanwhile = func() { meanwhile, ran = nil, true; first() }
+		got, err := s.Due(t.Context(), self, []core.RouteSlots{{Route: waybill.DefaultRoute, Slots: core.AllSlots}}, 10)
+		if err != nil || !ran {
+			t.Fatalf("the Due was not met between its look and its locks: %v", err)
+		}
+		return got
+	}
+	got := due(func() {
+		if _, err := other.DB().Exec(`UPDATE waybill_outbox SET version = version + 1 WHERE id IN ('1', '3')`); err != nil {
+			t.Error(err)
+		}
+	})
+	if len(got.Retries) != 1 || got.Retries[0].ID != "2" || got.TimersReady != 1 || got.NextIn != 0 {
+		t.Errorf("with a retry and a timer that change, %d retries come, %d timers, and the next in %s; want one of each, and others at once", len(got.Retries), got.TimersReady, got.NextIn)
+	}
+	got = due(func() { ownAll(t, other, successor) })
+	if len(got.Retries)+got.TimersReady != 0 {
+		t.Errorf("a member gets %d retries and %d timers of a partition that another one owns", len(got.Retries), got.TimersReady)
+	}
+	var n int
+	if err := other.DB().QueryRow(`SELECT COUNT(*) FROM waybill_outbox WHERE id IN ('1', '3') AND hold = 0 AND due_at > 0`).Scan(&n); err != nil || n != 2 {
+		t.Errorf("%d records are as they were, want the two that changed, %v", n, err)
 	}
 }

@@ -45,12 +45,23 @@ func newHorizon() horizon {
 
 // draw locks the row of the moment, before the transaction draws a number, and learns the time.
 func (w *work) draw(ctx context.Context) error {
-	found, err := w.one(ctx, []any{&w.now}, `SELECT `+nowSQL+` FROM waybill_outbox_marks WHERE g = `+markSQL+` % 256 LOCK IN SHARE MODE`)
+	found := false
+	err := w.ask(ctx, w.drawQuery(&found))
 	if err == nil && !found {
-		err = misconfigured("table waybill_outbox_marks has not its 256 rows: run Migrate")
+		err = errNoMarks
 	}
 	return err
 }
+
+// drawQuery is draw; found is false if the row is missing.
+func (w *work) drawQuery(found *bool) query {
+	return query{`SELECT ` + nowSQL + ` FROM waybill_outbox_marks WHERE g = ` + markSQL + ` % 256 LOCK IN SHARE MODE`, nil, func(rows *sql.Rows) error {
+		*found = true
+		return rows.Scan(&w.now)
+	}}
+}
+
+var errNoMarks = misconfigured("table waybill_outbox_marks has not its 256 rows: run Migrate")
 
 // idOf returns the least id of a transaction that locked a row after a scan; the row is 0 for a bound of ids.
 func idOf(scan int64, row int) int64 { return scan*numMarks + int64(row) }

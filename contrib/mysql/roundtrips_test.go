@@ -80,6 +80,10 @@ func TestRoundTripsOfAMember(t *testing.T) {
 			_, err := s.Heartbeat(t.Context(), core.HeartbeatRequest{Self: m})
 			return err
 		}},
+		{"look for what is due", 1, func() error {
+			_, err := s.Due(t.Context(), self, []core.RouteSlots{part}, 10)
+			return err
+		}},
 		{"look at the members", 1, func() error {
 			_, err := s.Heartbeat(t.Context(), core.HeartbeatRequest{})
 			return err
@@ -157,10 +161,27 @@ func TestRoundTripsOfManyRecords(t *testing.T) {
 		} {
 			count(c.name, i, c.fn)
 		}
+		// Retries and timers come due together.
+		for i, r := range ownAll(t, s, self) {
+			retries[i] = core.Retry(&r, errors.New("no"), time.Microsecond)
+			msgs[i] = waybill.RawMessage("t", "", nil, waybill.Delay(time.Microsecond))
+		}
+		if err := errors.Join(stage(t.Context(), s, msgs), s.Settle(t.Context(), self, retries).FirstErr()); err != nil {
+			t.Fatal(err)
+		}
 		var gone []core.Outcome
-		refs = refs[:0]
-		for _, r := range ownAll(t, s, self) {
-			refs, gone = append(refs, r.Ref), append(gone, core.Published(&r))
+		count("due", i, func() error {
+			got, err := s.Due(t.Context(), self, []core.RouteSlots{{Route: waybill.DefaultRoute, Slots: core.AllSlots}}, 2*n)
+			if err == nil && (got.TimersReady != n || len(got.Retries) != n) {
+				t.Errorf("%d timers are ready, and %d retries are held, want %d each", got.TimersReady, len(got.Retries), n)
+			}
+			for i := range got.Retries {
+				gone = append(gone, core.Published(&got.Retries[i]))
+			}
+			return err
+		})
+		for i, r := range ownAll(t, s, self) {
+			refs[i], gone = r.Ref, append(gone, core.Published(&r))
 		}
 		if _, err := s.Hold(t.Context(), self, core.HoldRequest{Refs: refs}); err != nil {
 			t.Fatal(err)
@@ -172,7 +193,7 @@ func TestRoundTripsOfManyRecords(t *testing.T) {
 	}
 	for name, got := range trips {
 		t.Logf("%s: %d round trips for one record, %d for 100", name, got[0], got[1])
-		most := map[string]int64{"redrive": 9, "publish": 1}[name]
+		most := map[string]int64{"redrive": 9, "publish": 1, "due": 3}[name]
 		if most == 0 {
 			most = 2
 		}
