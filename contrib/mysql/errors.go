@@ -30,6 +30,7 @@ const (
 	duplicateEntry = 1062
 	packetTooLarge = 1153
 	lockTimeout    = 1205
+	noPreparing    = 1461 // max_prepared_stmt_count
 	notSure        = 1690 // a number that is out of range
 )
 

@@ -3,8 +3,10 @@ package waybillmysql
 import (
 	"context"
 	"database/sql"
+	"maps"
 	"math"
 	"slices"
+	"strings"
 
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/core/rules"
@@ -18,24 +20,37 @@ const (
 
 	// keylessSQL are the ready records of a route without a key, with and without a hold.
 	keylessSQL = `route = ? AND k = '' AND state = 1 AND due_at = 0` + slotSQL
-	// A locking read along an index goes on over rows that are gone behind its range, until it meets one that is
-	// there. So free records are looked for without locks, and locked by their numbers, in one statement: a query
-	// locks nothing for the query within it.
-	freeSQL = `SELECT seq FROM waybill_outbox FORCE INDEX (waybill_outbox_key) WHERE ` + keylessSQL + `AND hold = 0 AND seq > ? AND seq <= ? AND seq NOT IN `
-	takeSQL = `) a JOIN waybill_outbox FORCE INDEX (PRIMARY) USING (seq) WHERE ` + keylessSQL + `AND hold = 0 FOR UPDATE SKIP LOCKED`
+	takeSQL    = `) a JOIN waybill_outbox FORCE INDEX (PRIMARY) USING (seq) WHERE ` + keylessSQL + `AND hold = 0 FOR UPDATE SKIP LOCKED`
 	// namedSQL locks records by their numbers.
 	namedSQL = recordSQL + `FORCE INDEX (PRIMARY) WHERE ` + keylessSQL + `AND hold IN (0, ?) AND `
-	// metSQL are the ready records of a range, and metAgainSQL those with the given numbers.
-	metSQL      = `SELECT seq, hold = 0 FROM waybill_outbox FORCE INDEX (waybill_outbox_key) WHERE ` + keylessSQL + `AND seq > ? AND seq <= ? AND seq NOT IN `
+	// metAgainSQL are the ready ones of them.
 	metAgainSQL = `SELECT seq FROM waybill_outbox FORCE INDEX (PRIMARY) WHERE ` + keylessSQL + `AND `
 )
 
 // Hold writes holds, as core.OutboxStore says. A record that self neither holds nor owns by its partition is HoldGone.
-// It takes two round trips, and more if other transactions have locked what it asks for.
-func (s *Store) Hold(ctx context.Context, self core.Session, want core.HoldRequest) (out []core.HoldResult, err error) {
+// The next records without a key mostly take one round trip, and all others two. It takes more if other transactions
+// have locked what it asks for.
+func (s *Store) Hold(ctx context.Context, self core.Session, want core.HoldRequest) ([]core.HoldResult, error) {
 	var h *holding
-	err = s.fencedWith(ctx, "hold", []core.Session{self}, func(w *work) []query {
-		h = newHolding(w, &want)
+	var before []*row
+	if s.opened && len(want.Refs) == 0 && want.KeylessLimit > 0 {
+		err := s.write(ctx, "hold", func(w *work) error {
+			w.self = self
+			h = newHolding(w, &want, nil)
+			return h.atOnce(ctx)
+		})
+		switch {
+		case err == nil && h.all():
+			h.grant(h.free)
+			return h.out, nil
+		case err == nil:
+			before = h.free
+		case number(err) != notSure && number(err) != noPreparing:
+			return nil, err
+		}
+	}
+	err := s.fencedWith(ctx, "hold", []core.Session{self}, func(w *work) []query {
+		h = newHolding(w, &want, before)
 		return h.first()
 	}, func(*work) error {
 		if err := h.answerNamed(ctx); err != nil {
@@ -46,13 +61,12 @@ func (s *Store) Hold(ctx context.Context, self core.Session, want core.HoldReque
 				return err
 			}
 		}
-		out = h.out
 		return h.hold(ctx, h.fresh, deliveries(&want))
 	})
 	if err != nil {
 		return nil, err
 	}
-	return out, nil
+	return h.out, nil
 }
 
 // holding is one Hold in its transaction.
@@ -65,7 +79,9 @@ type holding struct {
 	seqs  []int64 // of HoldRequest.Refs,
 	named []*row  // and those of them that are locked now
 
-	from, to int64            // where the next ones are looked for
+	before   []*row           // the next ones that a transaction before this one has taken
+	n        int              // how many more are asked for
+	from, to int64            // where they are looked for
 	passed   []int64          // HoldRequest.ExtraSeqs that are not out
 	known    map[int64]string // ids of HoldRequest.ExcludeRefs
 	without  []int64          // what the range is to leave out
@@ -74,6 +90,8 @@ type holding struct {
 	free     []*row           // those of the range that are locked now
 	again    []int64          // those of passed that are ready
 	met      []spot           // the first ready ones of the range
+	found    int              // how many free ones atOnce saw, and
+	fit      int              // how many of them it was to take
 }
 
 // spot is a number at which there is a ready record without a key.
@@ -82,8 +100,8 @@ type spot struct {
 	free bool
 }
 
-func newHolding(w *work, want *core.HoldRequest) *holding {
-	h := &holding{work: w, want: want, known: map[int64]string{}}
+func newHolding(w *work, want *core.HoldRequest, before []*row) *holding {
+	h := &holding{work: w, want: want, before: before, n: want.KeylessLimit - len(before), known: map[int64]string{}}
 	for _, ref := range want.Refs {
 		h.seqs = append(h.seqs, ref.Seq)
 	}
@@ -96,6 +114,10 @@ func newHolding(w *work, want *core.HoldRequest) *holding {
 		h.known[ref.Seq] = ref.ID
 		h.without = append(h.without, ref.Seq)
 	}
+	for _, r := range before {
+		h.known[r.Seq] = r.ID
+		h.without = append(h.without, r.Seq)
+	}
 	h.passed = slices.DeleteFunc(slices.Clone(h.passed), func(seq int64) bool { _, isOut := h.known[seq]; return isOut })
 	return h
 }
@@ -105,26 +127,43 @@ func (h *holding) first() (out []query) {
 	if len(h.seqs) > 0 {
 		out = append(out, h.ownQuery(), h.lockQuery(&h.named, h.seqs))
 	}
-	n := h.want.KeylessLimit
-	if n <= 0 {
+	if h.n <= 0 {
 		return out
 	}
 	route, slots := h.want.KeylessSlots.Route, int64(h.want.KeylessSlots.Slots)
 	out = append(out, h.query(&h.mine, mineSQL, h.self, h.from, h.to))
 	if len(h.passed) > 0 {
-		out = append(out, h.query(&h.asked, namedSQL+at(h.passed)+` ORDER BY seq LIMIT ? FOR UPDATE SKIP LOCKED`, route, slots, h.self, n))
+		out = append(out, h.query(&h.asked, namedSQL+at(h.passed)+` ORDER BY seq LIMIT ? FOR UPDATE SKIP LOCKED`, route, slots, h.self, h.n))
 	}
-	// Locks come first, and then what is there. In the other order the Hold would go over records in silence that
-	// are committed in between.
-	without := list(h.without)
-	out = append(out, h.query(&h.free, columns+`attrs, body FROM (`+freeSQL+without+` ORDER BY seq LIMIT ?`+takeSQL, route, slots, h.from, h.to, n, route, slots), query{
-		metSQL + without + ` ORDER BY seq LIMIT ?`, []any{route, slots, h.from, h.to, h.mostMet()}, func(rows *sql.Rows) (err error) {
-			var at spot
-			err = rows.Scan(&at.seq, &at.free)
-			h.met = append(h.met, at)
-			return err
-		},
-	})
+	free := columns + `attrs, body FROM (` + h.inRange(`seq`, h.without) + ` AND hold = 0 ORDER BY seq LIMIT ?` + takeSQL
+	return append(append(out, h.query(&h.free, free, route, slots, h.from, h.to, h.n, route, slots)), h.metQueries()...)
+}
+
+// near is how many numbers a range may have for each record that is looked for, so that a look goes over all of them:
+// it looks at few pages for many records. Along the index by key a look goes on over rows that are gone behind its
+// range, until it meets one that is there: an open read view keeps them.
+const near = 4
+
+// inRange asks for what of the ready records of the range. A locking read would also lock rows that are gone. So free
+// records are looked for without locks, and locked by their numbers: a query locks nothing for the query within it.
+func (h *holding) inRange(what string, without []int64) string {
+	index := `waybill_outbox_key`
+	if last := h.s.lastSeq.Load(); last > 0 && h.from >= min(h.to, last)-near*int64(h.mostMet()) {
+		index = `PRIMARY`
+	}
+	return `SELECT ` + what + ` FROM waybill_outbox FORCE INDEX (` + index + `) WHERE ` + keylessSQL + `AND seq > ? AND seq <= ? AND seq NOT IN ` + list(without)
+}
+
+// metQueries tell what is there. Locks come first: else the Hold would go over records in silence that are committed in
+// between.
+func (h *holding) metQueries() []query {
+	route, slots := h.want.KeylessSlots.Route, int64(h.want.KeylessSlots.Slots)
+	out := []query{{h.inRange(`seq, hold = 0`, h.without) + ` ORDER BY seq LIMIT ?`, []any{route, slots, h.from, h.to, h.mostMet()}, func(rows *sql.Rows) (err error) {
+		var at spot
+		err = rows.Scan(&at.seq, &at.free)
+		h.met = append(h.met, at)
+		return err
+	}}}
 	if len(h.passed) > 0 {
 		out = append(out, query{metAgainSQL + at(h.passed), []any{route, slots}, func(rows *sql.Rows) error {
 			seq, err := value[int64](rows)
@@ -180,21 +219,80 @@ func deliveries(want *core.HoldRequest) int {
 	return 0
 }
 
+// atOnce takes the next records in one round trip, the fence and the commit included. It fails with notSure, and
+// changes nothing, if self is fenced, or holds some that the caller does not know. The records that it takes, and no
+// others, are locked.
+func (h *holding) atOnce(ctx context.Context) error {
+	route, slots := h.want.KeylessSlots.Route, int64(h.want.KeylessSlots.Slots)
+	bytes := h.want.Bytes
+	if bytes <= 0 {
+		bytes = math.MaxInt64
+	}
+	free := `(` + h.inRange(`seq, 1 AS late, LENGTH(body) AS size`, h.without) + ` AND hold = 0 ORDER BY seq LIMIT ?)`
+	args := []any{route, slots, h.from, h.to, h.n}
+	queries := []query{
+		{text: `SET @waybill_now = ` + nowSQL + longListsSQL},
+		{text: `SELECT ` + sure(`COUNT(*) = 1`) + ` INTO @waybill FROM waybill_outbox_fence WHERE session = ? LOCK IN SHARE MODE`, args: []any{h.self}},
+		{text: `SELECT ` + sure(`COUNT(*) = 0`) + ` INTO @waybill FROM ` + asideSQL + `(waybill_outbox_hold) WHERE hold = ? AND seq > ? AND seq <= ? AND seq NOT IN ` +
+			list(slices.Collect(maps.Keys(h.known))) + endAsideSQL + `WHERE ` + keylessSQL, args: []any{h.self, h.from, h.to, route, slots}},
+	}
+	if len(h.passed) > 0 {
+		passed := ` FROM waybill_outbox FORCE INDEX (PRIMARY) WHERE ` + keylessSQL + `AND ` + at(h.passed) + ` AND hold = ?`
+		queries = append(queries, query{text: `SELECT ` + sure(`COUNT(*) = 0`) + ` INTO @waybill` + passed, args: []any{route, slots, h.self}})
+		free += ` UNION ALL SELECT seq, 0, LENGTH(body)` + passed
+		args = append(args, route, slots, 0)
+	}
+	queries = append(queries, query{text: `SELECT ` + whereSQL + `, COUNT(*), COALESCE(MAX(found), 0) INTO @waybill_where, @waybill_fit, @waybill_found FROM (
+		SELECT seq, COUNT(*) OVER () AS found, ROW_NUMBER() OVER (ORDER BY late, seq) AS place, SUM(size) OVER (ORDER BY late, seq) AS total FROM (` + free + `) free
+		) counted WHERE place <= ? AND (place = 1 OR total <= ?)`, args: append(args, h.n, bytes)},
+		query{`SELECT @waybill_now, @waybill_fit, @waybill_found`, nil, func(rows *sql.Rows) error { return rows.Scan(&h.now, &h.fit, &h.found) }})
+	// The server alone knows their numbers.
+	for _, q := range [...]query{
+		{`SELECT ` + whereSQL + ` INTO @waybill_where FROM waybill_outbox FORCE INDEX (PRIMARY) WHERE state = 1 AND due_at = 0 AND hold = 0 AND %s FOR UPDATE SKIP LOCKED`, nil, nil},
+		{`UPDATE waybill_outbox FORCE INDEX (PRIMARY) SET ` + holdSQL(h.self, deliveries(h.want)) + ` WHERE %s`, nil, nil},
+		{copyAsideSQL + `%s`, nil, nil},
+		h.query(&h.free, recordSQL+`FORCE INDEX (PRIMARY) WHERE %s ORDER BY seq`),
+	} {
+		before, behind, _ := strings.Cut(q.text, `%s`)
+		queries = append(queries, query{text: `SET @waybill_text = CONCAT(?, @waybill_where, ?)`, args: []any{before, behind}},
+			query{text: `PREPARE waybill FROM @waybill_text`}, query{`EXECUTE waybill`, nil, q.scan})
+	}
+	return h.askLast(ctx, append(queries, h.metQueries()...)...)
+}
+
+// whereSQL is a condition for the rows of a query, as at has it.
+const whereSQL = `CASE COUNT(*) WHEN 0 THEN 'seq = -1' WHEN MAX(seq) - MIN(seq) + 1 THEN CONCAT('(seq BETWEEN ', MIN(seq), ' AND ', MAX(seq) - 1, ' OR seq = ', MAX(seq), ')')
+	ELSE CONCAT('seq IN (', GROUP_CONCAT(seq), ')') END`
+
+// longListsSQL keeps MariaDB from making a join of a long list, which locks others. MySQL takes it for a comment.
+const longListsSQL = ` /*M!100600 , in_predicate_conversion_threshold = 0 */`
+
+// all reports whether atOnce took all that it was to take. Else other transactions had locked some, and there can be
+// others behind them.
+func (h *holding) all() bool {
+	return len(h.free) == h.fit || h.found == h.fit && h.found < h.n
+}
+
 // answerNext takes the next N without a key: first records that self holds and does not know, then those of
-// HoldRequest.ExtraSeqs, then free ones of the range. The index by key has only the range's entries between From and
-// To, and so few of records that are gone.
+// HoldRequest.ExtraSeqs, then free ones of the range.
 func (h *holding) answerNext(ctx context.Context) error {
-	want, n := h.want, h.want.KeylessLimit
+	want := h.want
 	rows := slices.DeleteFunc(h.mine, func(r *row) bool {
 		id, isOut := h.known[r.Seq]
 		return r.Route != want.KeylessSlots.Route || !want.KeylessSlots.Slots.Has(r.Slot) || !r.ready() || r.Envelope.Key != "" || isOut && id == r.ID ||
 			slices.Contains(h.passed, r.Seq)
 	})
 	rows = append(rows, h.asked...)
-	if err := h.lookOn(ctx, n-len(rows)); err != nil {
+	if err := h.lookOn(ctx, h.n-len(rows)); err != nil {
 		return err
 	}
-	rows = append(rows, h.free...)
+	h.grant(slices.Concat(h.before, rows, h.free))
+	return nil
+}
+
+// grant answers that the first N of rows are held, and which records were met beside them.
+func (h *holding) grant(rows []*row) {
+	want, n := h.want, h.want.KeylessLimit
 	bytes, took, last := int64(0), map[int64]bool{}, int64(math.MinInt64)
 	for i, r := range rows[:min(len(rows), n)] {
 		if bytes += int64(len(r.Envelope.Body)); i > 0 && want.Bytes > 0 && bytes > want.Bytes {
@@ -209,7 +307,7 @@ func (h *holding) answerNext(ctx context.Context) error {
 		took[r.Seq], last = true, max(last, r.Seq)
 	}
 	if want.UpToSeq == 0 {
-		return nil
+		return
 	}
 	end := h.to
 	if len(took) == n {
@@ -230,7 +328,6 @@ func (h *holding) answerNext(ctx context.Context) error {
 	for _, seq := range met {
 		h.out = append(h.out, core.HoldResult{Ref: core.Ref{Route: want.KeylessSlots.Route, Seq: seq}, Status: core.HoldSkipped})
 	}
-	return nil
 }
 
 // lookOn looks further for free records of the range while fewer than n are locked for this Hold. Mostly the first look
@@ -242,14 +339,14 @@ func (h *holding) lookOn(ctx context.Context, n int) error {
 			free++
 		}
 	}
-	if len(h.met) < h.mostMet() && free < h.want.KeylessLimit {
+	if h.n <= 0 || len(h.met) < h.mostMet() && free < h.n {
 		return nil
 	}
 	route, slots := h.want.KeylessSlots.Route, int64(h.want.KeylessSlots.Slots)
-	without := list(append(h.without, seqsOf(h.free)...))
+	text := h.inRange(`seq`, append(h.without, seqsOf(h.free)...)) + ` AND hold = 0 ORDER BY seq LIMIT ?`
 	for after := h.from; len(h.free) < n; {
 		most := n - len(h.free)
-		seqs, err := collect(ctx, h.q, value[int64], freeSQL+without+` ORDER BY seq LIMIT ?`, route, slots, after, h.to, most)
+		seqs, err := collect(ctx, h.q, value[int64], text, route, slots, after, h.to, most)
 		if err != nil || len(seqs) == 0 {
 			return err
 		}

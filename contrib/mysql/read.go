@@ -139,6 +139,7 @@ func (rd *reader) head(ctx context.Context) error {
 	if err := ask(ctx, queries...); err != nil || !p.IsMember {
 		return err
 	}
+	rd.s.lastSeq.Store(p.LastSeq)
 	for _, part := range rd.look.Slots {
 		p.Owned = append(p.Owned, own[part.Route]&part.Slots)
 	}

@@ -408,7 +408,11 @@ func (w *work) free(ctx context.Context, rows []*row) error {
 
 // hold writes holds of self, and adds to the deliveries.
 func (w *work) hold(ctx context.Context, seqs []int64, deliveries int) error {
-	return w.set(ctx, seqs, `hold = ?, deliveries = deliveries + ?`, w.self, deliveries)
+	return w.set(ctx, seqs, holdSQL(w.self, deliveries))
+}
+
+func holdSQL(self core.Session, deliveries int) string {
+	return fmt.Sprintf(`hold = %d, deliveries = deliveries + %d`, self, deliveries)
 }
 
 // abandon ends locked records for a caller other than their owners.

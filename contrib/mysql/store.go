@@ -54,6 +54,7 @@ type Store struct {
 	stamped  atomic.Int64  // a mark above the settled stamps, as stored
 	server   atomic.Pointer[string]
 	bodySize atomic.Int64 // mean size of the bodies that were read last
+	lastSeq  atomic.Int64 // the last number that was drawn, as the latest page says
 	// Where the latest looks for old rows ended: of records by class of retention, of expired records, of marks.
 	cleaned [core.RetentionCancelled + 1]resume
 	swept   resume
@@ -111,6 +112,7 @@ func Open(dsn string, opts Options) (*Store, error) {
 	own.Params["innodb_lock_wait_timeout"] = "1"
 	own.Params["sql_safe_updates"], own.Params["max_join_size"] = "1", noSelectLimit
 	own.Params["sql_mode"] = "'STRICT_TRANS_TABLES,NO_ENGINE_SUBSTITUTION'"
+	own.Params["group_concat_max_len"] = "16777216"
 	own.MultiStatements = true
 	dbs := [2]*sql.DB{}
 	for i, c := range [...]*mysql.Config{cfg, own} {
