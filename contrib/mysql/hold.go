@@ -233,7 +233,7 @@ func (h *holding) atOnce(ctx context.Context) error {
 	queries := []query{
 		{text: `SET @waybill_now = ` + nowSQL + longListsSQL},
 		{text: `SELECT ` + sure(`COUNT(*) = 1`) + ` INTO @waybill FROM waybill_outbox_fence WHERE session = ? LOCK IN SHARE MODE`, args: []any{h.self}},
-		{text: `SELECT ` + sure(`COUNT(*) = 0`) + ` INTO @waybill FROM ` + asideSQL + `(waybill_outbox_hold) WHERE hold = ? AND seq > ? AND seq <= ? AND seq NOT IN ` +
+		{text: `SELECT STRAIGHT_JOIN ` + sure(`COUNT(*) = 0`) + ` INTO @waybill FROM ` + asideSQL + `(waybill_outbox_hold) WHERE hold = ? AND seq > ? AND seq <= ? AND seq NOT IN ` +
 			list(slices.Collect(maps.Keys(h.known))) + endAsideSQL + `WHERE ` + keylessSQL, args: []any{h.self, h.from, h.to, route, slots}},
 	}
 	if len(h.passed) > 0 {
