@@ -228,13 +228,12 @@ func TestDivisionsMeet(t *testing.T) { // DB-24
 	for seed := range uint64(5_000) {
 		rnd := rand.New(rand.NewPCG(seed, 2))
 		w := newTown(rnd)
-		most := 0
 		for quiet, rounds := 0, 0; quiet < 10*len(w.members); rounds++ {
 			if quiet++; w.act(w.members[rnd.IntN(len(w.members))]) {
 				quiet = 0
 			}
-			if most = slices.Max(append(slices.Collect(maps.Values(w.taken)), 0)); most > 3 || rounds == 1000 {
-				t.Fatalf("seed %d: after %d memberships a partition was taken %d times", seed, rounds, most)
+			if n := slices.Max(append(slices.Collect(maps.Values(w.taken)), 0)); n > 3 || rounds == 1000 {
+				t.Fatalf("seed %d: after %d memberships a partition was taken %d times", seed, rounds, n)
 			}
 		}
 		for i := range w.partitions {
