@@ -15,7 +15,7 @@ func (s *Store) Heartbeat(ctx context.Context, m core.HeartbeatRequest) (core.Me
 		return core.Membership{}, err
 	}
 	defer end()
-	s.membership.StoreEpoch = "1"
+	s.membership.StoreEpoch = epoch
 	if err := rules.Heartbeat(ctx, membership{s}, &s.membership, &m); err != nil {
 		return core.Membership{}, err
 	}

@@ -89,7 +89,10 @@ func (s *Store) ReleasePartition(ctx context.Context, self core.Session, what co
 			r.Holder = 0
 		}
 	}
-	u.Owner, u.Term, u.ReadAfter = 0, u.Term+1, what.ReadAfter
+	if rules.SameLife(what.StoreEpoch, epoch) {
+		u.ReadAfter = what.ReadAfter
+	}
+	u.Owner, u.Term = 0, u.Term+1
 	return true, nil
 }
 

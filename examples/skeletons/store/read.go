@@ -20,7 +20,7 @@ func (s *Store) Read(ctx context.Context, self core.Session, request core.ReadRe
 		return core.ReadResult{}, nil
 	}
 	// Numbers are drawn by Commit: the snapshot shows all of them, and so does one transaction id.
-	p := core.ReadResult{IsMember: true, Suspected: m.Suspected, StoreEpoch: "1", LastSeq: s.seq, SnapshotXmax: 1}
+	p := core.ReadResult{IsMember: true, Suspected: m.Suspected, StoreEpoch: epoch, LastSeq: s.seq, SnapshotXmax: 1}
 	if s.seq != request.KnownLastSeq {
 		p.LastSeqXmax = 1
 	}

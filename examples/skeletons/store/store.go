@@ -34,6 +34,9 @@ var (
 	_ waybill.Stager[*Tx] = (*Store)(nil)
 )
 
+// epoch is the life of the database. One that can be set back has another epoch after that.
+const epoch = "1"
+
 // Store is an outbox in memory.
 type Store struct {
 	stamper *core.Stamper
