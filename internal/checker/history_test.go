@@ -227,10 +227,7 @@ func (w *world) start() {
 		count(call)
 		return nil
 	}}
-	s, err := checker.NewStore(inner, p, &w.store)
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	s := checker.NewStore(inner, p, &w.store)
 	o := w.opts
 	o.Name, o.Logger, o.MeterProvider, o.TracerProvider = name, slog.New(slog.DiscardHandler), noop.NewMeterProvider(), tracenoop.NewTracerProvider()
 	o.Routes = slices.Clone(w.routes)

@@ -18,6 +18,7 @@ import (
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/consumer"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/internal/historytest"
 	"github.com/waybill-go/waybill/internal/patience"
 	"github.com/waybill-go/waybill/store/memory"
 	membus "github.com/waybill-go/waybill/transport/memory"
@@ -325,7 +326,7 @@ func TestInOrderHistories(t *testing.T) {
 	if *seedFlag != 0 {
 		first, n = *seedFlag, 1
 	}
-	late := deadline(t)
+	late := historytest.Deadline(t)
 	for i := range uint64(n) {
 		if i >= 100 && late() {
 			t.Logf("%d histories of %d", i, n)

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
-	"regexp"
 	"runtime/debug"
 	"strconv"
 	"strings"
@@ -17,15 +16,14 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/waybill-go/waybill/internal/checker"
+	"github.com/waybill-go/waybill/internal/historytest"
 	"github.com/waybill-go/waybill/internal/patience"
 	"github.com/waybill-go/waybill/internal/testenv"
 	"github.com/waybill-go/waybill/internal/tier"
 )
 
 var (
-	seedFlag  = flag.Uint64("seed", 0, "replay the history of this seed, instead of random ones")
-	timesFlag = flag.Int("times", 100, "how often to replay -seed: goroutines interleave differently each time")
-	traceFlag = flag.Bool("whole", false, "print everything that happened in a history that fails")
+	seedFlag, timesFlag, traceFlag = historytest.Seed, historytest.Times, historytest.Whole
 	countFlag = flag.Int("histories", number("WAYBILL_CHECKER_HISTORIES", histories(500, nightlyHistories)), "random histories in memory")
 )
 
@@ -52,15 +50,6 @@ func histories(gate, night int) int {
 	return gate
 }
 
-// deadline returns a function that says whether half of the time is over that go test gives to the package: then no
-// history begins any more. The tests say in their logs how many there were.
-func deadline(t *testing.T) (late func() bool) {
-	t.Helper()
-	end, ok := t.Deadline()
-	half := time.Until(end) / 2
-	return func() bool { return ok && time.Until(end) < half }
-}
-
 // number returns the value of an environment variable.
 func number(name string, def int) int {
 	if n, err := strconv.Atoi(os.Getenv(name)); err == nil {
@@ -79,7 +68,7 @@ func TestHistories(t *testing.T) {
 		n = *timesFlag
 	}
 	var next, done, staged, arrived atomic.Int64
-	begin, late := time.Now(), deadline(t)
+	begin, late := time.Now(), historytest.Deadline(t)
 	t.Cleanup(func() {
 		took := time.Since(begin)
 		t.Logf("%d histories of %d, %d messages, %d arrivals in %s: %.0f a second", done.Load(), n, staged.Load(), arrived.Load(), took.Round(time.Millisecond),
@@ -110,12 +99,10 @@ func TestHistories(t *testing.T) {
 	}
 }
 
-var message = regexp.MustCompile(`p\d-\d{3}`)
-
 // report lists the problems of a history, the way to see it again, and the events of the messages concerned.
 func report(seed uint64, problems []string, l *checker.Ledger) string {
 	text := strings.Join(problems, "\n")
-	words := append(message.FindAllString(text, 4), "kill", "stop", "start", "calm", "no answer")
+	words := append(historytest.Message.FindAllString(text, 4), "kill", "stop", "start", "calm", "no answer")
 	if *traceFlag {
 		words = nil
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/internal/checker"
+	"github.com/waybill-go/waybill/internal/historytest"
 	"github.com/waybill-go/waybill/internal/testenv"
 	"github.com/waybill-go/waybill/internal/tier"
 	mongostore "github.com/waybill-go/waybill/store/mongo"
@@ -65,7 +66,7 @@ func (x documentTx) Commit(ctx context.Context) error {
 
 func (x documentTx) Rollback() { x.EndSession(context.Background()) }
 
-func (s *documents) Begin(context.Context) (tx, error) {
+func (s *documents) Begin(context.Context) (historytest.Tx, error) {
 	sess, err := s.client.StartSession()
 	if err == nil {
 		err = sess.StartTransaction()
@@ -74,7 +75,7 @@ func (s *documents) Begin(context.Context) (tx, error) {
 }
 
 // Relay connects anew, as another process would.
-func (s *documents) Relay(w *realWorld, n int) (*runner, error) {
+func (s *documents) Relay(w *historytest.World, n int) (*historytest.Runner, error) {
 	uri := s.server.URI
 	if s.proxy != nil {
 		uri = "mongodb://" + s.proxy.Addr() + "/?directConnection=true&serverSelectionTimeoutMS=500"
@@ -87,19 +88,19 @@ func (s *documents) Relay(w *realWorld, n int) (*runner, error) {
 	if err != nil {
 		return nil, err
 	}
-	return w.goRelay(n, store, func(p *checker.Process, route string, i int) core.Publisher {
-		return checker.NewPublisher(s.queues[route], p, &s.bus, w.seed, uint64(n<<4+i))
-	}, func() { _ = client.Disconnect(context.WithoutCancel(w.t.Context())) })
+	return w.Relay(n, store, func(p *checker.Process, route string, i int) core.Publisher {
+		return checker.NewPublisher(s.queues[route], p, &s.bus, w.Seed, uint64(n<<4+i))
+	}, func() { _ = client.Disconnect(context.WithoutCancel(w.T.Context())) })
 }
 
 // Harm cuts the connections of relays, or lets none through for a while.
-func (s *documents) Harm(_ *realWorld, d *checker.Dice, last bool) {
+func (s *documents) Harm(_ *historytest.World, d *checker.Dice, last bool) {
 	if s.proxy == nil {
 		return
 	}
 	if !last && d.N(2) == 0 {
 		s.proxy.Refuse()
-		time.Sleep(d.Up(realLease))
+		time.Sleep(d.Up(historytest.Lease))
 		_ = s.proxy.Accept()
 	}
 	s.proxy.Cut()
@@ -144,13 +145,13 @@ func (s *documents) Keeper() admin.BlockedKeys {
 	return k
 }
 
-func (s *documents) Drain(w *realWorld) (map[checker.Ref]int, error) {
+func (s *documents) Drain(w *historytest.World) (map[checker.Ref]int, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	ctx := w.t.Context()
+	ctx := w.T.Context()
 	effects := s.collection("effects")
 	for _, x := range s.got {
-		for range 1 + w.dice.N(2) { // the ack was lost
+		for range 1 + w.Dice.N(2) { // the ack was lost
 			_, err := s.store.Do(ctx, core.InboxKey{Consumer: x.route, Source: x.env.Source, ID: x.env.ID},
 				func(ctx context.Context, _ *mongo.Session) error {
 					_, err := effects.InsertOne(ctx, bson.M{"route": x.route, "id": x.env.ID})
@@ -187,7 +188,7 @@ func TestMongoHistories(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = client.Disconnect(context.Background()) })
-	runReal(t, n, 2, func(t *testing.T, seed uint64, i int) *realWorld {
+	historytest.Run(t, n, 2, func(t *testing.T, seed uint64, i int) *historytest.World {
 		t.Helper()
 		s := &documents{server: server, client: client, prefix: "h" + strconv.Itoa(i) + "_", queues: map[string]*checker.Queue{}}
 		if server.Emulated {
@@ -203,12 +204,12 @@ func TestMongoHistories(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		w := newRealWorld(t, seed, "h"+strconv.Itoa(i), s, false)
-		rate := w.faults.Before
-		s.bus = checker.Faults{Before: rate, After: rate, Late: rate, Partial: rate, Delay: rate, MaxDelay: time.Second, Reject: w.refuse}
+		w := historytest.New(t, seed, "h"+strconv.Itoa(i), s, checker.Options{})
+		rate := w.Faults.Before
+		s.bus = checker.Faults{Before: rate, After: rate, Late: rate, Partial: rate, Delay: rate, MaxDelay: time.Second, Reject: w.Refuse}
 		traits := core.PublisherTraits{Confirmed: true, DetectsUnroutable: true, KeyOrder: core.KeyOrderSerial}
-		for _, r := range w.names {
-			s.queues[r] = checker.NewQueue(w.l, r, traits, func(e waybill.Envelope) {
+		for _, r := range w.Names {
+			s.queues[r] = checker.NewQueue(w.Ledger, r, traits, func(e waybill.Envelope) {
 				s.mu.Lock()
 				defer s.mu.Unlock()
 				s.got = append(s.got, delivery{r, e})

@@ -25,6 +25,7 @@ import (
 	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/internal/checker"
+	"github.com/waybill-go/waybill/internal/historytest"
 	"github.com/waybill-go/waybill/internal/patience"
 	"github.com/waybill-go/waybill/internal/testenv"
 	"github.com/waybill-go/waybill/internal/tier"
@@ -168,17 +169,17 @@ func (x pgTx) Rollback() {
 	_ = x.Tx.Rollback(ctx)
 }
 
-func (s *pgSide) Begin(ctx context.Context) (tx, error) {
+func (s *pgSide) Begin(ctx context.Context) (historytest.Tx, error) {
 	x, err := s.pool.Begin(ctx)
 	return pgTx{x, s.outbox}, err
 }
 
 // Relay starts a relay with connections of its own through the proxies.
-func (s *pgSide) Relay(w *realWorld, n int) (*runner, error) {
+func (s *pgSide) Relay(w *historytest.World, n int) (*historytest.Runner, error) {
 	if s.child {
 		return s.process(w, n)
 	}
-	ctx := context.WithoutCancel(w.t.Context())
+	ctx := context.WithoutCancel(w.T.Context())
 	pool, err := openPool(ctx, s.pg.URL(s.dsn), s.name, 4)
 	if err != nil {
 		return nil, err
@@ -191,8 +192,8 @@ func (s *pgSide) Relay(w *realWorld, n int) (*runner, error) {
 	if err != nil {
 		return nil, err
 	}
-	return w.goRelay(n, outbox, func(p *checker.Process, route string, i int) core.Publisher {
-		return checker.NewRefuser(bus, p, route, w.refuse, w.seed, uint64(n<<4+i))
+	return w.Relay(n, outbox, func(p *checker.Process, route string, i int) core.Publisher {
+		return checker.NewRefuser(bus, p, route, w.Refuse, w.Seed, uint64(n<<4+i))
 	}, func() {
 		ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 		defer cancel()
@@ -203,19 +204,19 @@ func (s *pgSide) Relay(w *realWorld, n int) (*runner, error) {
 }
 
 // Harm cuts connections, loses answers, terminates backends, and lets channels fail.
-func (s *pgSide) Harm(w *realWorld, d *checker.Dice, last bool) {
-	ctx := w.t.Context()
+func (s *pgSide) Harm(w *historytest.World, d *checker.Dice, last bool) {
+	ctx := w.T.Context()
 	what := d.N(6)
 	if s.pipelined && what == 5 {
 		what = 1
 	}
-	w.l.Note("harm %d", what)
-	if staged, _ := w.l.Size(); s.kill != nil && (staged >= 12 || last) && s.toKill.CompareAndSwap(true, false) {
-		w.l.Note("harm: server killed")
+	w.Ledger.Note("harm %d", what)
+	if staged, _ := w.Ledger.Size(); s.kill != nil && (staged >= 12 || last) && s.toKill.CompareAndSwap(true, false) {
+		w.Ledger.Note("harm: server killed")
 		if err := s.kill(ctx); err != nil {
-			w.t.Error(err)
+			w.T.Error(err)
 		}
-		w.l.Note("harm: server is back")
+		w.Ledger.Note("harm: server is back")
 		s.declareAgain(w)
 		return
 	}
@@ -237,7 +238,7 @@ func (s *pgSide) Harm(w *realWorld, d *checker.Dice, last bool) {
 	case 5: // a publish to an exchange that is not there closes its channel
 		err := s.channel(func(ch *amqp.Channel) error { return ch.ExchangeDelete(s.name, false, false) })
 		if err != nil {
-			w.l.Note("delete of the exchange: %v", err)
+			w.Ledger.Note("delete of the exchange: %v", err)
 		}
 		time.Sleep(d.Up(100 * time.Millisecond))
 		s.declareAgain(w)
@@ -246,16 +247,16 @@ func (s *pgSide) Harm(w *realWorld, d *checker.Dice, last bool) {
 
 // declareAgain declares the exchange and binds the queue, as services do when they connect: a broker that is killed may
 // forget what was declared just before.
-func (s *pgSide) declareAgain(w *realWorld) {
+func (s *pgSide) declareAgain(w *historytest.World) {
 	begun := time.Now()
 	for {
 		err := s.declare("")
 		if err == nil {
 			return
 		}
-		w.l.Note("declare again: %v", err)
-		if time.Since(begun) > realDrain/2 {
-			w.t.Errorf("declare again: %v", err)
+		w.Ledger.Note("declare again: %v", err)
+		if time.Since(begun) > historytest.Drain/2 {
+			w.T.Errorf("declare again: %v", err)
 			return
 		}
 		time.Sleep(50 * time.Millisecond)
@@ -290,8 +291,8 @@ func (s *pgSide) Keeper() admin.BlockedKeys {
 }
 
 // Drain reads the queue with a single reader, then handles what it read, some of it twice and side by side.
-func (s *pgSide) Drain(w *realWorld) (map[checker.Ref]int, error) {
-	ctx := w.t.Context()
+func (s *pgSide) Drain(w *historytest.World) (map[checker.Ref]int, error) {
+	ctx := w.T.Context()
 	var got []delivery
 	if err := s.channel(func(ch *amqp.Channel) error {
 		for {
@@ -302,7 +303,7 @@ func (s *pgSide) Drain(w *realWorld) (map[checker.Ref]int, error) {
 			key, _ := m.Headers["cloudEvents_partitionkey"].(string)
 			e := waybill.Envelope{ID: m.MessageId, Source: "/checker", Key: key, Body: m.Body}
 			route := strings.ReplaceAll(m.RoutingKey, ".", "-")
-			w.l.Arrived(route, &e)
+			w.Ledger.Arrived(route, &e)
 			got = append(got, delivery{route, e})
 		}
 	}); err != nil {
@@ -310,7 +311,7 @@ func (s *pgSide) Drain(w *realWorld) (map[checker.Ref]int, error) {
 	}
 	var workers sync.WaitGroup
 	for i := range 3 {
-		d := checker.NewDice(w.seed, uint64(100+i), &atomic.Bool{})
+		d := checker.NewDice(w.Seed, uint64(100+i), &atomic.Bool{})
 		workers.Go(func() {
 			for j, x := range got {
 				if j%3 != i && d.N(8) > 0 { // each has its share, and some of the others'
@@ -331,7 +332,7 @@ func (s *pgSide) Drain(w *realWorld) (map[checker.Ref]int, error) {
 		})
 	}
 	workers.Wait()
-	rows, err := s.pool.Query(ctx, "SELECT route, id, count(*) FROM effects WHERE route = ANY($1) GROUP BY route, id", w.names)
+	rows, err := s.pool.Query(ctx, "SELECT route, id, count(*) FROM effects WHERE route = ANY($1) GROUP BY route, id", w.Names)
 	if err != nil {
 		return nil, err
 	}
@@ -352,28 +353,28 @@ func (s *pgSide) Drain(w *realWorld) (map[checker.Ref]int, error) {
 const childRelay = "WAYBILL_CHECKER_RELAY"
 
 // process runs a relay as a process of its own, which is killed by SIGKILL.
-func (s *pgSide) process(w *realWorld, n int) (*runner, error) {
-	routes := make([]string, len(w.routes))
-	for i, r := range w.routes {
+func (s *pgSide) process(w *historytest.World, n int) (*historytest.Runner, error) {
+	routes := make([]string, len(w.Routes))
+	for i, r := range w.Routes {
 		routes[i] = fmt.Sprintf("%s:%d:%t:%d", r.Name, r.Order, r.BlockAfterAbandon, r.Backoff.Attempts)
 	}
 	cmd := exec.Command(os.Args[0], "-test.run=^$")
 	cmd.Env = append(os.Environ(), childRelay+"="+strings.Join(routes, ","), childRelay+"_DSN="+s.pg.URL(s.dsn), childRelay+"_BROKER="+s.mq.URL(s.url),
-		childRelay+"_EXCHANGE="+s.name, fmt.Sprintf("%s_BATCH=%d", childRelay, w.opts.BatchSize), fmt.Sprintf("%s_PIPELINED=%t", childRelay, s.pipelined),
+		childRelay+"_EXCHANGE="+s.name, fmt.Sprintf("%s_BATCH=%d", childRelay, w.Options.BatchSize), fmt.Sprintf("%s_PIPELINED=%t", childRelay, s.pipelined),
 		fmt.Sprintf("%s=%f", patience.Variable, patience.Factor()))
 	cmd.Stderr = os.Stderr
 	if err := cmd.Start(); err != nil {
 		return nil, err
 	}
-	w.l.Note("start process %d", n)
+	w.Ledger.Note("start process %d", n)
 	over := make(chan struct{})
 	go func() {
 		_ = cmd.Wait()
 		close(over)
 	}()
-	return &runner{
-		end: func(kill bool) {
-			w.l.Note("kill process %d: %v", n, kill)
+	return &historytest.Runner{
+		End: func(kill bool) {
+			w.Ledger.Note("kill process %d: %v", n, kill)
 			if kill {
 				_ = cmd.Process.Kill()
 			} else {
@@ -382,10 +383,10 @@ func (s *pgSide) process(w *realWorld, n int) (*runner, error) {
 			}
 			<-over
 		},
-		freeze: func(d time.Duration) {
-			w.l.Note("freeze process %d for %s", n, d)
+		Freeze: func(d time.Duration) {
+			w.Ledger.Note("freeze process %d for %s", n, d)
 			_ = cmd.Process.Signal(syscall.SIGSTOP)
-			w.over.Go(func() {
+			w.Over.Go(func() {
 				select {
 				case <-time.After(d):
 				case <-over:
@@ -413,7 +414,7 @@ func runChildRelay(ctx context.Context) error {
 	}
 	batch, _ := strconv.Atoi(env("_BATCH"))
 	o := relay.Options{
-		BatchSize: batch, Lease: realLease, PublishTimeout: realLease * 7 / 10, PollMin: 5 * time.Millisecond, PollMax: 200 * time.Millisecond,
+		BatchSize: batch, Lease: historytest.Lease, PublishTimeout: historytest.Lease * 7 / 10, PollMin: 5 * time.Millisecond, PollMax: 200 * time.Millisecond,
 		DrainTimeout: 200 * time.Millisecond, Logger: slog.New(slog.DiscardHandler),
 	}
 	for r := range strings.SplitSeq(env(""), ",") {
@@ -443,12 +444,12 @@ func TestPostgresRabbitMQHistories(t *testing.T) {
 	t.Parallel()
 	n := number("WAYBILL_CHECKER_REAL", histories(8, 60))
 	s := openServers(t, testenv.Postgres(t).DSN, testenv.RabbitMQ(t).URL)
-	runReal(t, n, 4, func(t *testing.T, seed uint64, i int) *realWorld {
+	historytest.Run(t, n, 4, func(t *testing.T, seed uint64, i int) *historytest.World {
 		t.Helper()
 		name := "h" + strconv.Itoa(i)
 		p := newPGSide(t, s, name, []string{"classic", "quorum"}[i%2])
 		p.child, p.pipelined = i%5 == 4, i%4 == 3
-		return newRealWorld(t, seed, name, p, p.child)
+		return historytest.New(t, seed, name, p, checker.Options{Unseen: p.child})
 	})
 }
 
@@ -476,12 +477,12 @@ func TestServerKillHistories(t *testing.T) {
 		}
 		s := openServers(t, db.DSN, testenv.RabbitMQ(t).URL)
 		s.kill = killer(own.Kill, own.Restart)
-		runReal(t, kills, 1, func(t *testing.T, seed uint64, i int) *realWorld {
+		historytest.Run(t, kills, 1, func(t *testing.T, seed uint64, i int) *historytest.World {
 			t.Helper()
 			p := newPGSide(t, s, "h"+strconv.Itoa(i), "classic")
 			p.child = i%5 == 4
 			p.toKill.Store(true)
-			return newRealWorld(t, seed, p.name, p, p.child)
+			return historytest.New(t, seed, p.name, p, checker.Options{Unseen: p.child})
 		})
 	})
 	t.Run("rabbitmq", func(t *testing.T) {
@@ -495,11 +496,11 @@ func TestServerKillHistories(t *testing.T) {
 			sides = append(sides, newPGSide(t, s, "h"+strconv.Itoa(i+1), []string{"classic", "quorum"}[i%2]))
 		}
 		time.Sleep(testenv.DefinitionsOnDisk)
-		runReal(t, n, 1, func(t *testing.T, seed uint64, i int) *realWorld {
+		historytest.Run(t, n, 1, func(t *testing.T, seed uint64, i int) *historytest.World {
 			t.Helper()
 			p := sides[i-1]
 			p.toKill.Store(true)
-			return newRealWorld(t, seed, p.name, p, false)
+			return historytest.New(t, seed, p.name, p, checker.Options{})
 		})
 	})
 }

@@ -2,7 +2,6 @@ package checker
 
 import (
 	"context"
-	"errors"
 	"slices"
 	"time"
 
@@ -19,21 +18,18 @@ var (
 // Store decorates the store of one process with faults, and keeps the ledger.
 type Store struct {
 	inner    core.OutboxStore
-	waiter   core.Waiter
+	waiter   core.Waiter   // nil if there is none
 	presence core.Presence // nil if there is none
 	p        *Process
 	f        *Faults
 }
 
-// NewStore returns inner as p sees it. inner must be a core.Waiter.
-func NewStore(inner core.OutboxStore, p *Process, f *Faults) (*Store, error) {
+// NewStore returns inner as p sees it. One that is no core.Waiter waits for the time to pass.
+func NewStore(inner core.OutboxStore, p *Process, f *Faults) *Store {
 	s := &Store{inner: inner, p: p, f: f}
 	s.presence, _ = core.As[core.Presence](inner)
-	var ok bool
-	if s.waiter, ok = core.As[core.Waiter](inner); !ok {
-		return nil, errors.New("checker: the store cannot wait")
-	}
-	return s, nil
+	s.waiter, _ = core.As[core.Waiter](inner)
+	return s
 }
 
 // Traits returns those of the store.
@@ -188,6 +184,9 @@ func (s *Store) Wait(ctx context.Context, routes []string, limit time.Duration) 
 		return "", errDown
 	case d.Roll(s.f.Partial):
 		return core.WakeNotify, nil
+	case s.waiter == nil:
+		_ = sleep.For(ctx, limit)
+		return core.WakeLimit, nil
 	}
 	cause, err := s.waiter.Wait(ctx, routes, limit)
 	s.p.stand()

@@ -173,7 +173,7 @@ func (l *Ledger) precedes(a, b *message) bool {
 	case !a.scheduled:
 		return l.staged(a, b)
 	case b.scheduled:
-		return a.seq != 0 && b.seq != 0 && a.seq < b.seq
+		return !l.opts.TimersStay && a.seq != 0 && b.seq != 0 && a.seq < b.seq
 	default:
 		return a.seen != 0 && a.seen < b.began
 	}

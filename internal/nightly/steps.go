@@ -167,6 +167,10 @@ var repeated = []step{
 	outage, outage.onNewer(),
 	test("reconnects", "./transport/rabbitmq", "^TestManyReconnects$", "WAYBILL_RECONNECTS=300"),
 	test("sqlite histories", "./internal/checker", "^TestSQLiteHistories$", "WAYBILL_CHECKER_SQLITE=60"),
+	{
+		name: "mysql histories", random: true, env: []string{"WAYBILL_CHECKER_MYSQL=60"},
+		command: []string{"go", "-C", "contrib/mysql", "test", "-count=1", "-timeout", "60m", "-run", "^TestHistories$", "."},
+	},
 	test("memory histories", "./internal/checker", "^TestHistories$", "WAYBILL_CHECKER_HISTORIES=20000"),
 	test("scale", "./store/postgres", "^TestReadAndSettleScale$", "WAYBILL_SCALE=10000000"),
 	test("system histories", "./waybilltest", "^Test(Simulate|SimulateOddOptions|SameSeedSameHistory)$", "WAYBILL_TEST_NIGHTLY=1", "GODEBUG=asyncpreemptoff=1"),

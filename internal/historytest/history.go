@@ -1,9 +1,31 @@
-package checker_test
+// Package historytest runs random histories of producers and relays over real stores, in real time, and has a checker
+// judge them. The tests of stores share it; only tests import it.
+//
+// # Guarantees
+//
+// A history passes only if its ledger finds nothing wrong: no message is lost, each has one effect, and keys keep their
+// order. A failure names the seed that repeats the plan of its history.
+//
+// # Concurrency
+//
+// [Run] runs some histories side by side.
+//
+// # Ownership
+//
+// The relays of a history end with it, also those that were killed.
+//
+// # Limits
+//
+// The flags -seed, -times and -whole are those of the binary of the tests. The interleaving of goroutines is not
+// repeated: replay a seed some dozen times.
+package historytest
 
 import (
 	"context"
+	"flag"
 	"fmt"
 	"log/slog"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -20,16 +42,35 @@ import (
 	"github.com/waybill-go/waybill/relay"
 )
 
-// A real history takes place in real time, over a real store: a second or two of trouble, then calm. On a busy machine
-// all of it takes longer, so that a lease ends where the history wants it to.
+// The flags of a test's binary.
 var (
-	realLease   = patience.For(800 * time.Millisecond)
-	realTrouble = patience.For(1200 * time.Millisecond)
-	realDrain   = patience.For(60 * time.Second) // without a record less
+	Seed  = flag.Uint64("seed", 0, "replay the history of this seed, instead of random ones")
+	Times = flag.Int("times", 100, "how often to replay -seed: goroutines interleave differently each time")
+	Whole = flag.Bool("whole", false, "print everything that happened in a history that fails")
 )
 
-// tx is a producer's transaction on a real store.
-type tx interface {
+// A history takes place in real time: a second or two of trouble, then calm. On a busy machine all of it takes longer,
+// so that a lease ends where the history wants it to. Drain is how long no record may become less.
+var (
+	Lease   = patience.For(800 * time.Millisecond)
+	trouble = patience.For(1200 * time.Millisecond)
+	Drain   = patience.For(60 * time.Second)
+)
+
+// Message matches the id of a message of a history.
+var Message = regexp.MustCompile(`p\d-\d{3}`)
+
+// Deadline returns a function that says whether half of the time is over that go test gives to the package: then no
+// history begins any more. The tests say in their logs how many there were.
+func Deadline(t *testing.T) (late func() bool) {
+	t.Helper()
+	end, ok := t.Deadline()
+	half := time.Until(end) / 2
+	return func() bool { return ok && time.Until(end) < half }
+}
+
+// Tx is a producer's transaction on a real store.
+type Tx interface {
 	Stage(ctx context.Context, msgs ...waybill.Message) ([]waybill.Staged, error)
 	// Exec runs a statement, as for a savepoint.
 	Exec(ctx context.Context, sql string) error
@@ -37,54 +78,55 @@ type tx interface {
 	Rollback()
 }
 
-// side is what a history needs of the systems that it runs over.
-type side interface {
+// Side is what a history needs of the systems that it runs over.
+type Side interface {
 	// Begin begins a transaction.
-	Begin(ctx context.Context) (tx, error)
+	Begin(ctx context.Context) (Tx, error)
 	// Relay starts the life of a relay.
-	Relay(w *realWorld, n int) (*runner, error)
+	Relay(w *World, n int) (*Runner, error)
 	// Harm does something to connections, for a moment; last says that there is no other time.
-	Harm(w *realWorld, d *checker.Dice, last bool)
+	Harm(w *World, d *checker.Dice, last bool)
 	// Rows returns how many records are live and how the others stand. It is not called while there is harm.
 	Rows(ctx context.Context, routes []string) (live int, final map[checker.Ref]checker.Final, err error)
 	// Keeper decides about blocked keys.
 	Keeper() admin.BlockedKeys
 	// Drain tells the ledger what stands in the queue, in its order, once, and gives each message its effect.
-	Drain(w *realWorld) (effects map[checker.Ref]int, err error)
+	Drain(w *World) (effects map[checker.Ref]int, err error)
 }
 
-// runner is a relay that runs: how to end it, in good order or by a kill, and how to freeze it for a while.
-type runner struct {
-	end    func(kill bool)
-	freeze func(d time.Duration)
+// Runner is a relay that runs: End ends it, in good order or by a kill, and Freeze freezes it for a while.
+type Runner struct {
+	End    func(kill bool)
+	Freeze func(d time.Duration)
 }
 
-// realWorld is one history over a side.
-type realWorld struct {
-	t      *testing.T
-	seed   uint64
+// World is one history over a side. What is exported is for the side.
+type World struct {
+	T       *testing.T
+	Seed    uint64
+	Ledger  *checker.Ledger
+	Dice    *checker.Dice
+	Routes  []relay.Route
+	Names   []string // of the routes
+	Options relay.Options
+	Faults  checker.Faults  // of the store
+	Refuse  int             // how many messages of a thousand the broker refuses
+	Over    *sync.WaitGroup // killed relays, which end in their own time
+
 	name   string
-	l      *checker.Ledger
 	calm   atomic.Bool
-	dice   *checker.Dice
-	side   side
-	routes []relay.Route
-	names  []string
-	opts   relay.Options
-	faults checker.Faults
-	refuse int
+	side   Side
 	relays int
-	crew   []*runner
+	crew   []*Runner
 	born   int
-	over   *sync.WaitGroup // killed relays, which end in their own time
 }
 
-// newRealWorld returns the history of seed. Its routes are its own.
-func newRealWorld(t *testing.T, seed uint64, name string, s side, unseen bool) *realWorld {
+// New returns the history of seed. Its routes are its own. opts says what the ledger may not judge.
+func New(t *testing.T, seed uint64, name string, s Side, opts checker.Options) *World {
 	t.Helper()
-	w := &realWorld{t: t, seed: seed, name: name, side: s}
-	w.dice = checker.NewDice(seed, 1, &w.calm)
-	d := w.dice
+	w := &World{T: t, Seed: seed, name: name, side: s}
+	w.Dice = checker.NewDice(seed, 1, &w.calm)
+	d := w.Dice
 	kinds := []string{"ordered", "blocking", "loose"}
 	rules := map[string]checker.Rule{}
 	for _, k := range kinds[:1+d.N(3)] {
@@ -93,123 +135,124 @@ func newRealWorld(t *testing.T, seed uint64, name string, s side, unseen bool) *
 		if k == "loose" {
 			r.Order = waybill.OrderBestEffort
 		}
-		w.routes, w.names = append(w.routes, r), append(w.names, r.Name)
+		w.Routes, w.Names = append(w.Routes, r), append(w.Names, r.Name)
 		rules[r.Name] = checker.Rule{PerKey: k != "loose", Block: k == "blocking"}
 	}
-	w.l = checker.NewLedger(checker.Options{Routes: rules, Now: time.Now, Zombies: true, Unseen: unseen})
-	w.opts = relay.Options{
-		BatchSize: []int{1, 3, 20}[d.N(3)], Window: 1 + d.N(3), Lease: realLease, PublishTimeout: realLease * 7 / 10, PollMin: 5 * time.Millisecond,
+	opts.Routes, opts.Now, opts.Zombies = rules, time.Now, true
+	w.Ledger = checker.NewLedger(opts)
+	w.Options = relay.Options{
+		BatchSize: []int{1, 3, 20}[d.N(3)], Window: 1 + d.N(3), Lease: Lease, PublishTimeout: Lease * 7 / 10, PollMin: 5 * time.Millisecond,
 		PollMax: 200 * time.Millisecond, DrainTimeout: 200 * time.Millisecond, Logger: slog.New(slog.DiscardHandler),
 	}
 	w.relays = 1 + d.N(3)
 	rate := []int{0, 10, 40}[d.N(3)]
-	w.faults = checker.Faults{Before: rate, After: rate, Late: rate / 2, Partial: rate, Delay: rate, MaxDelay: realLease}
-	w.refuse = []int{0, 30, 100}[d.N(3)]
+	w.Faults = checker.Faults{Before: rate, After: rate, Late: rate / 2, Partial: rate, Delay: rate, MaxDelay: Lease}
+	w.Refuse = []int{0, 30, 100}[d.N(3)]
 	return w
 }
 
-func (w *realWorld) start() {
+func (w *World) start() {
 	w.born++
 	r, err := w.side.Relay(w, w.born)
 	if err != nil {
-		w.l.Note("relay %d did not start: %v", w.born, err)
+		w.Ledger.Note("relay %d did not start: %v", w.born, err)
 		return
 	}
 	w.crew = append(w.crew, r)
 }
 
-func (w *realWorld) end(kill bool) {
+func (w *World) end(kill bool) {
 	if len(w.crew) > 0 {
-		w.crew[0].end(kill)
+		w.crew[0].End(kill)
 		w.crew = w.crew[1:]
 	}
 }
 
 // run runs the history and returns the problems.
-func (w *realWorld) run() []string {
+func (w *World) run() []string {
 	for range w.relays {
 		w.start()
 	}
-	ctx := w.t.Context()
+	ctx := w.T.Context()
 	var producers sync.WaitGroup
-	for i := range 1 + w.dice.N(3) {
+	for i := range 1 + w.Dice.N(3) {
 		producers.Go(func() { w.produce(ctx, i) })
 	}
-	for end := time.Now().Add(realTrouble); time.Now().Before(end); {
-		time.Sleep(w.dice.Up(realTrouble / 4))
-		switch w.dice.N(6) {
+	for end := time.Now().Add(trouble); time.Now().Before(end); {
+		time.Sleep(w.Dice.Up(trouble / 4))
+		switch w.Dice.N(6) {
 		case 0:
-			w.end(w.dice.N(3) > 0)
+			w.end(w.Dice.N(3) > 0)
 			w.start()
 		case 4: // one joins; another is killed while it releases partitions
 			w.start()
-			if w.dice.N(2) == 0 {
-				time.Sleep(w.dice.Up(50 * time.Millisecond))
+			if w.Dice.N(2) == 0 {
+				time.Sleep(w.Dice.Up(50 * time.Millisecond))
 				w.end(true)
 			}
 		case 5:
 			if len(w.crew) > 0 {
-				w.crew[w.dice.N(len(w.crew))].freeze(w.dice.Up(2 * realLease))
+				w.crew[w.Dice.N(len(w.crew))].Freeze(w.Dice.Up(2 * Lease))
 			}
 		case 1, 2:
-			w.side.Harm(w, w.dice, false)
+			w.side.Harm(w, w.Dice, false)
 		case 3:
 			w.operate(ctx, true)
 		}
 	}
-	w.side.Harm(w, w.dice, true)
+	w.side.Harm(w, w.Dice, true)
 	producers.Wait()
 	w.calm.Store(true)
-	w.l.Note("calm")
-	if w.dice.N(2) == 0 {
+	w.Ledger.Note("calm")
+	if w.Dice.N(2) == 0 {
 		w.end(true)
 	}
 	begun := time.Now()
 	moved, left := begun, -1
 	for helped := false; ; {
-		if late := time.Since(moved) > realDrain/2; len(w.crew) == 0 || late && !helped {
+		if late := time.Since(moved) > Drain/2; len(w.crew) == 0 || late && !helped {
 			helped = helped || late
 			w.start()
 		}
-		live, _, err := w.side.Rows(ctx, w.names)
+		live, _, err := w.side.Rows(ctx, w.Names)
 		if err == nil && live == 0 {
 			break
 		}
 		if err == nil && live != left {
 			moved, left = time.Now(), live
 		}
-		if time.Since(moved) > realDrain {
-			w.l.Note("not drained: %d left, %v", live, err)
+		if time.Since(moved) > Drain {
+			w.Ledger.Note("not drained: %d left, %v", live, err)
 			break
 		}
 		w.operate(ctx, false)
 		time.Sleep(50 * time.Millisecond)
 	}
-	if took := time.Since(begun); took > 6*realLease { // breakers, mostly: they probe less and less often
-		w.t.Logf("drained %s after the trouble; batch %d, window %d\n%s", took.Round(time.Millisecond), w.opts.BatchSize, w.opts.Window, w.l.Trace())
+	if took := time.Since(begun); took > 6*Lease { // breakers, mostly: they probe less and less often
+		w.T.Logf("drained %s after the trouble; batch %d, window %d\n%s", took.Round(time.Millisecond), w.Options.BatchSize, w.Options.Window, w.Ledger.Trace())
 	}
 	for len(w.crew) > 0 {
 		w.end(false)
 	}
-	w.l.Wait()
+	w.Ledger.Wait()
 	effects, err := w.side.Drain(w)
 	if err != nil {
 		return []string{"drain: " + err.Error()}
 	}
-	_, final, err := w.side.Rows(ctx, w.names)
+	_, final, err := w.side.Rows(ctx, w.Names)
 	if err != nil {
 		return []string{"rows: " + err.Error()}
 	}
-	return w.l.Verify(final, effects)
+	return w.Ledger.Verify(final, effects)
 }
 
 // operate decides about blocked heads.
-func (w *realWorld) operate(ctx context.Context, failed bool) {
+func (w *World) operate(ctx context.Context, failed bool) {
 	keeper := w.side.Keeper()
 	if keeper == nil {
 		return
 	}
-	for _, r := range w.routes {
+	for _, r := range w.Routes {
 		if r.Order != waybill.OrderPerKey {
 			continue
 		}
@@ -222,9 +265,9 @@ func (w *realWorld) operate(ctx context.Context, failed bool) {
 			if !failed && k.Cause != "abandoned" {
 				continue
 			}
-			action := admin.HeadAction(1 + w.dice.N(3))
+			action := admin.HeadAction(1 + w.Dice.N(3))
 			reason := map[admin.HeadAction]waybill.Reason{admin.HeadSkip: waybill.ReasonSkipped, admin.HeadSetAside: waybill.ReasonSetAside}[action]
-			w.l.Decide(checker.Ref{Route: r.Name, ID: k.Head.Envelope.ID}, reason, false, func() bool {
+			w.Ledger.Decide(checker.Ref{Route: r.Name, ID: k.Head.Envelope.ID}, reason, false, func() bool {
 				err := keeper.DecideHead(ctx, r.Name, k.Key, k.Head.Envelope.ID, action)
 				// After an outage it may have been done.
 				return err == nil || waybill.ClassOf(err) == waybill.ClassOutage
@@ -235,12 +278,12 @@ func (w *realWorld) operate(ctx context.Context, failed bool) {
 
 // produce stages messages in transactions. Some roll back, wholly or to a savepoint; of some it is not known; some take
 // long; some messages are staged again.
-func (w *realWorld) produce(ctx context.Context, i int) {
-	d := checker.NewDice(w.seed, uint64(10+i), &w.calm)
+func (w *World) produce(ctx context.Context, i int) {
+	d := checker.NewDice(w.Seed, uint64(10+i), &w.calm)
 	var mine []waybill.Message
 	for n := range 3 + d.N(6) {
-		time.Sleep(d.Up(realTrouble / 8))
-		led := w.l.Begin()
+		time.Sleep(d.Up(trouble / 8))
+		led := w.Ledger.Begin()
 		db, err := w.side.Begin(ctx)
 		if err != nil {
 			continue
@@ -257,7 +300,7 @@ func (w *realWorld) produce(ctx context.Context, i int) {
 				key = "hot"
 			}
 			id := fmt.Sprintf("p%d-%d%02d", i, n%10, j)
-			r := w.names[d.N(len(w.names))]
+			r := w.Names[d.N(len(w.Names))]
 			m := waybill.RawMessage(strings.ReplaceAll(r, "-", "."), "text/plain", []byte(id), waybill.ID(id), waybill.Key(key), waybill.Routes(r))
 			if d.N(8) == 0 {
 				m.Delay = d.Up(time.Second) + time.Millisecond
@@ -291,7 +334,7 @@ func (w *realWorld) produce(ctx context.Context, i int) {
 				fresh = append(fresh, m)
 			}
 			if d.N(25) == 0 { // it is watched by itself
-				time.Sleep(time.Second + d.Up(realLease))
+				time.Sleep(time.Second + d.Up(Lease))
 			}
 		}
 		if !ok || d.N(6) == 0 {
@@ -300,21 +343,18 @@ func (w *realWorld) produce(ctx context.Context, i int) {
 		}
 		mine = append(mine, fresh...)
 		if err := led.Commit(func() error { return db.Commit(ctx) }); err != nil {
-			w.l.Note("commit of producer %d: %v", i, err)
+			w.Ledger.Note("commit of producer %d: %v", i, err)
 		}
 	}
 }
 
-// goRelay runs a relay in this process, over a store and publishers of its own. done is called when it has ended.
-func (w *realWorld) goRelay(n int, store core.OutboxStore, publisher func(p *checker.Process, route string, i int) core.Publisher, done func()) (*runner, error) {
-	p := checker.NewProcess(w.l, "r"+strconv.Itoa(n), w.seed, 1000+uint64(n), &w.calm)
-	s, err := checker.NewStore(store, p, &w.faults)
-	if err != nil {
-		return nil, err
-	}
-	o := w.opts
+// Relay runs a relay in this process, over a store and publishers of its own. done is called when it has ended.
+func (w *World) Relay(n int, store core.OutboxStore, publisher func(p *checker.Process, route string, i int) core.Publisher, done func()) (*Runner, error) {
+	p := checker.NewProcess(w.Ledger, "r"+strconv.Itoa(n), w.Seed, 1000+uint64(n), &w.calm)
+	s := checker.NewStore(store, p, &w.Faults)
+	o := w.Options
 	o.Name = p.Name
-	o.Routes = slices.Clone(w.routes)
+	o.Routes = slices.Clone(w.Routes)
 	for i := range o.Routes {
 		o.Routes[i].Publisher = publisher(p, o.Routes[i].Name, i)
 	}
@@ -322,36 +362,36 @@ func (w *realWorld) goRelay(n int, store core.OutboxStore, publisher func(p *che
 	if err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithCancel(context.WithoutCancel(w.t.Context()))
-	w.l.Note("start %s", p.Name)
+	ctx, cancel := context.WithCancel(context.WithoutCancel(w.T.Context()))
+	w.Ledger.Note("start %s", p.Name)
 	over := make(chan struct{})
 	go func() {
 		defer close(over)
 		for ctx.Err() == nil { // as a supervisor: an exchange that is not there at first contact ends it
 			if err := r.Run(ctx); err != nil {
-				w.l.Note("relay %s ended: %v", p.Name, err)
+				w.Ledger.Note("relay %s ended: %v", p.Name, err)
 				time.Sleep(50 * time.Millisecond)
 			}
 		}
 	}()
-	w.over.Go(func() {
+	w.Over.Go(func() {
 		<-over
 		done()
 	})
-	return &runner{
-		end: func(kill bool) {
+	return &Runner{
+		End: func(kill bool) {
 			if kill {
 				p.Kill()
 			} else {
-				w.l.Note("stop %s", p.Name)
+				w.Ledger.Note("stop %s", p.Name)
 			}
 			cancel()
 			if !kill {
 				<-over
 			}
 		},
-		freeze: func(d time.Duration) {
-			if w.dice.N(2) == 0 {
+		Freeze: func(d time.Duration) {
+			if w.Dice.N(2) == 0 {
 				p.Freeze(d)
 			} else {
 				p.Cut(d)
@@ -360,14 +400,14 @@ func (w *realWorld) goRelay(n int, store core.OutboxStore, publisher func(p *che
 	}, nil
 }
 
-// runReal runs histories, some side by side, and reports figures.
-func runReal(t *testing.T, n, workers int, one func(t *testing.T, seed uint64, i int) *realWorld) {
+// Run runs histories, some side by side, and reports figures.
+func Run(t *testing.T, n, workers int, one func(t *testing.T, seed uint64, i int) *World) {
 	t.Helper()
 	first := uint64(time.Now().UnixNano())
-	if *seedFlag != 0 {
-		first, n = *seedFlag, min(n, *timesFlag)
+	if *Seed != 0 {
+		first, n = *Seed, min(n, *Times)
 	}
-	begin, late := time.Now(), deadline(t)
+	begin, late := time.Now(), Deadline(t)
 	var next, done, staged, arrived atomic.Int64
 	var over sync.WaitGroup
 	t.Cleanup(over.Wait)
@@ -381,16 +421,16 @@ func runReal(t *testing.T, n, workers int, one func(t *testing.T, seed uint64, i
 					return
 				}
 				seed := first
-				if *seedFlag == 0 {
+				if *Seed == 0 {
 					seed += uint64(k)
 				}
 				t.Run(strconv.Itoa(k), func(t *testing.T) {
 					w := one(t, seed, k)
-					w.over = &over
+					w.Over = &over
 					if problems := w.run(); len(problems) > 0 {
-						t.Error(reportReal(t, seed, problems, w.l))
+						t.Error(report(t, seed, problems, w.Ledger))
 					}
-					s, a := w.l.Size()
+					s, a := w.Ledger.Size()
 					staged.Add(int64(s))
 					arrived.Add(int64(a))
 					done.Add(1)
@@ -403,13 +443,13 @@ func runReal(t *testing.T, n, workers int, one func(t *testing.T, seed uint64, i
 	t.Logf("%d histories, %d messages, %d arrivals in %s: %.1f a second", done.Load(), staged.Load(), arrived.Load(), took.Round(time.Millisecond), float64(done.Load())/took.Seconds())
 }
 
-func reportReal(t *testing.T, seed uint64, problems []string, l *checker.Ledger) string {
+func report(t *testing.T, seed uint64, problems []string, l *checker.Ledger) string {
 	t.Helper()
 	text := strings.Join(problems, "\n")
-	words := append(message.FindAllString(text, 4), "kill", "stop", "start", "calm", "harm", "not drained", "commit", "declare")
-	if *traceFlag {
+	words := append(Message.FindAllString(text, 4), "kill", "stop", "start", "calm", "harm", "not drained", "commit", "declare")
+	if *Whole {
 		words = nil
 	}
 	name, _, _ := strings.Cut(t.Name(), "/")
-	return fmt.Sprintf("seed %d; replay with: go test ./internal/checker -run '^%s$' -seed %d -whole\n%s\n%s\n%s", seed, name, seed, text, l.Trace(words...), text)
+	return fmt.Sprintf("seed %d; replay with: go test -run '^%s$' -seed %d -whole\n%s\n%s\n%s", seed, name, seed, text, l.Trace(words...), text)
 }
