@@ -30,8 +30,8 @@ type Options struct {
 	Zombies bool
 	// Unseen says that some relays are not decorated, so that the broker's refusals to them are unknown.
 	Unseen bool
-	// TimersStay says that a scheduled message may keep its first number when it is due, so that the numbers of two do
-	// not tell which of them was due first.
+	// TimersStay says that a scheduled message may keep its first number when it is due, so that the numbers of two
+	// do not tell which of them was due first.
 	TimersStay bool
 	// Limit is the time within which a due and free record is handed out when everything works; zero = not judged.
 	// It needs an exact ledger.

@@ -100,7 +100,7 @@ type Runner struct {
 	Freeze func(d time.Duration)
 }
 
-// World is one history over a side. What is exported is for the side.
+// World is one history over a side. The exported fields are for the side.
 type World struct {
 	T       *testing.T
 	Seed    uint64
@@ -121,7 +121,7 @@ type World struct {
 	born   int
 }
 
-// New returns the history of seed. Its routes are its own. opts says what the ledger may not judge.
+// New returns the history of seed. Its routes are its own. The ledger judges by opts.
 func New(t *testing.T, seed uint64, name string, s Side, opts checker.Options) *World {
 	t.Helper()
 	w := &World{T: t, Seed: seed, name: name, side: s}

@@ -39,8 +39,8 @@ type arrival struct {
 	env   waybill.Envelope
 }
 
-// RunSQL runs n histories, some side by side. database returns a function that opens the store of one history, which has
-// a database of its own with tables: for its producers and, as other processes would, for each relay.
+// RunSQL runs n histories, some side by side. database returns a function that opens the store of one history, which
+// has a database of its own with tables: for its producers and, as other processes would, for each relay.
 func RunSQL(t *testing.T, n, workers int, opts checker.Options, database func(t *testing.T, i int) func(t *testing.T) (store SQLStore, end func(), err error)) {
 	t.Helper()
 	Run(t, n, workers, func(t *testing.T, seed uint64, i int) *World {

@@ -100,7 +100,7 @@ var rules = []rule{
 	{"internal/rounds", nil, nil},
 	{"internal/ratetest", append([]string{"*", "internal/patience", "internal/rounds", "internal/sharedtest", "internal/content", "internal/sqltext", "internal/upkeep"}, helpers...), []string{"*"}},
 	{"internal/killtest", append([]string{"*", "internal/sharedtest", "internal/sqltext", "internal/upkeep"}, "internal/patience", "internal/chance", "internal/check", "internal/enum", "internal/errtext", "internal/obs", "internal/sleep", "internal/content"), testLibs},
-	{"internal/historytest", append([]string{"*", "internal/checker", "internal/sleep", "internal/upkeep", "internal/content", "internal/sqltext"}, helpers...), []string{"*"}},
+	{"internal/historytest", append([]string{"*", "internal/checker", "internal/patience", "internal/sleep", "internal/upkeep", "internal/content", "internal/sqltext"}, helpers...), []string{"*"}},
 	{"internal/nightly", nil, nil},
 	{"internal/checker", leaf, nil},
 	{"internal/tests/docs", append([]string{"*", "internal/sqltext", "internal/upkeep"}, helpers...), nil},

@@ -34,7 +34,8 @@ var timed = []struct {
 	{"store/memory", 2, "pauses between looks"},
 	{"internal/patience", 8, "it is about time, in bubbles"},
 	{"core", 30, "the suites run in bubbles and on servers: pauses, leases that must end, starts of waits that go on after them"},
-	{"internal/checker", 41, "random pauses of actors, and histories with a length"},
+	{"internal/checker", 31, "random pauses of actors, and histories with a length"},
+	{"internal/historytest", 10, "random pauses of actors, and histories with a length"},
 	{"internal/tests/faults", 4, "nightly, alone: it counts seconds"},
 	{"internal/tests/outages", 7, "nightly: calls that must give up while a server hangs"},
 	{"internal/tests/mistakes", 9, "pauses, the length of an outage, a stop at a random moment"},
@@ -126,7 +127,7 @@ func TestNoVerdictBySpeed(t *testing.T) {
 		if d.IsDir() && (d.Name() == "node_modules" || d.Name() == ".git" || d.Name() == ".cache") {
 			return fs.SkipDir
 		}
-		suite := strings.HasPrefix(name, "core/") && strings.HasSuffix(path.Dir(name), "test")
+		suite := (strings.HasPrefix(name, "core/") || strings.HasPrefix(name, "internal/historytest/")) && strings.HasSuffix(path.Dir(name), "test")
 		if !strings.HasSuffix(name, "_test.go") && (!suite || !strings.HasSuffix(name, ".go")) {
 			return nil
 		}
