@@ -24,7 +24,7 @@ import (
 
 var (
 	seedFlag, timesFlag, traceFlag = historytest.Seed, historytest.Times, historytest.Whole
-	countFlag = flag.Int("histories", number("WAYBILL_CHECKER_HISTORIES", histories(500, nightlyHistories)), "random histories in memory")
+	countFlag                      = flag.Int("histories", number("WAYBILL_CHECKER_HISTORIES", histories(500, nightlyHistories)), "random histories in memory")
 )
 
 func TestMain(m *testing.M) {

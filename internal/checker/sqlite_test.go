@@ -23,6 +23,7 @@ func TestSQLiteHistories(t *testing.T) {
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	historytest.RunSQL(t, number("WAYBILL_CHECKER_SQLITE", histories(4, 24)), 2, checker.Options{}, func(_ *testing.T, i int) func(*testing.T) (historytest.SQLStore, func(), error) {
 		return func(t *testing.T) (historytest.SQLStore, func(), error) {
+			t.Helper()
 			s, err := sqlite.Open(t.Context(), filepath.Join(dir, strconv.Itoa(i)+".db"), sqlite.Options{Source: "/checker", AutoMigrate: true})
 			return s, func() { _ = s.Close(context.WithoutCancel(t.Context())) }, err
 		}

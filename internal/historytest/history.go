@@ -39,6 +39,7 @@ import (
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/internal/checker"
 	"github.com/waybill-go/waybill/internal/patience"
+	"github.com/waybill-go/waybill/internal/sleep"
 	"github.com/waybill-go/waybill/relay"
 )
 
@@ -179,7 +180,7 @@ func (w *World) run() []string {
 		producers.Go(func() { w.produce(ctx, i) })
 	}
 	for end := time.Now().Add(trouble); time.Now().Before(end); {
-		time.Sleep(w.Dice.Up(trouble / 4))
+		_ = sleep.For(ctx, w.Dice.Up(trouble/4))
 		switch w.Dice.N(6) {
 		case 0:
 			w.end(w.Dice.N(3) > 0)
@@ -187,7 +188,7 @@ func (w *World) run() []string {
 		case 4: // one joins; another is killed while it releases partitions
 			w.start()
 			if w.Dice.N(2) == 0 {
-				time.Sleep(w.Dice.Up(50 * time.Millisecond))
+				_ = sleep.For(ctx, w.Dice.Up(50*time.Millisecond))
 				w.end(true)
 			}
 		case 5:
@@ -226,7 +227,7 @@ func (w *World) run() []string {
 			break
 		}
 		w.operate(ctx, false)
-		time.Sleep(50 * time.Millisecond)
+		_ = sleep.For(ctx, 50*time.Millisecond)
 	}
 	if took := time.Since(begun); took > 6*Lease { // breakers, mostly: they probe less and less often
 		w.T.Logf("drained %s after the trouble; batch %d, window %d\n%s", took.Round(time.Millisecond), w.Options.BatchSize, w.Options.Window, w.Ledger.Trace())
@@ -282,7 +283,7 @@ func (w *World) produce(ctx context.Context, i int) {
 	d := checker.NewDice(w.Seed, uint64(10+i), &w.calm)
 	var mine []waybill.Message
 	for n := range 3 + d.N(6) {
-		time.Sleep(d.Up(trouble / 8))
+		_ = sleep.For(ctx, d.Up(trouble/8))
 		led := w.Ledger.Begin()
 		db, err := w.side.Begin(ctx)
 		if err != nil {
@@ -334,7 +335,7 @@ func (w *World) produce(ctx context.Context, i int) {
 				fresh = append(fresh, m)
 			}
 			if d.N(25) == 0 { // it is watched by itself
-				time.Sleep(time.Second + d.Up(Lease))
+				_ = sleep.For(ctx, time.Second+d.Up(Lease))
 			}
 		}
 		if !ok || d.N(6) == 0 {
@@ -370,7 +371,7 @@ func (w *World) Relay(n int, store core.OutboxStore, publisher func(p *checker.P
 		for ctx.Err() == nil { // as a supervisor: an exchange that is not there at first contact ends it
 			if err := r.Run(ctx); err != nil {
 				w.Ledger.Note("relay %s ended: %v", p.Name, err)
-				time.Sleep(50 * time.Millisecond)
+				_ = sleep.For(ctx, 50*time.Millisecond)
 			}
 		}
 	}()

@@ -107,7 +107,7 @@ func (s *sqlSide) Rows(ctx context.Context, _ []string) (int, map[checker.Ref]ch
 	if err != nil {
 		return 0, nil, err
 	}
-	defer rows.Close()
+	defer func() { _ = rows.Close() }()
 	live, final := 0, map[checker.Ref]checker.Final{}
 	for rows.Next() {
 		var ref checker.Ref
@@ -149,7 +149,7 @@ func (s *sqlSide) Drain(w *World) (map[checker.Ref]int, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer rows.Close()
+	defer func() { _ = rows.Close() }()
 	out := map[checker.Ref]int{}
 	for rows.Next() {
 		var ref checker.Ref
