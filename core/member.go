@@ -53,7 +53,8 @@ type HeartbeatRequest struct {
 	// their MaybeOutUpTo stays.
 	Leave bool
 	// StoreEpoch is that of the latest membership of the caller; empty = there was none. If the database has gone
-	// back since, the transfers to Self from itself store nothing: what the caller has read may be there again.
+	// back since, the transfers to Self from itself store nothing: records that the caller has read may be there
+	// again.
 	StoreEpoch string
 	Evict      []Eviction
 	// Suspect marks members that still have the given Presence as Suspected.

@@ -171,7 +171,7 @@ func (s *sim) askAbout(req admin.DecideRequest, over func() bool) {
 }
 
 // isOut reports whether the owner of a message has it out. After a restore a dead member can own partitions again, and
-// the store does not know what it had out.
+// the store does not know its records.
 func (s *sim) isOut(id string) bool {
 	membership, err := s.store.Heartbeat(context.Background(), core.HeartbeatRequest{})
 	if err != nil {

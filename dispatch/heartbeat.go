@@ -189,7 +189,7 @@ func (d *Dispatcher) heartbeatDone(m *core.HeartbeatRequest, membership *core.Me
 		d.calls.pause(CallHeartbeat)
 		d.self.renewNow = true
 		if m.Join && !m.Leave {
-			d.giveUpJoin(&m.Self)
+			d.giveUpJoin()
 		}
 		return
 	}

@@ -74,7 +74,7 @@ type free struct {
 //
 //  1. Partitions that their owner cannot serve move first, since they are as good as their next owner's.
 //  2. Free partitions are given, one by one, and with them those that this member releases already.
-//  3. Partitions move until the loads are level. A member passes on what it was given before it releases anything.
+//  3. Partitions move until the loads are level. A member passes free ones on before it releases any.
 //  4. This member takes the free ones that are its own now with the next Heartbeat, apart from those that it would
 //     release once it had them.
 //
@@ -131,8 +131,8 @@ func (d *Dispatcher) divide(taken map[core.Partition]bool) (takes []core.Partiti
 	}
 	t.moveUnserved(move)
 	for i := range t.free {
-		if f := &t.free[i]; t.least(f.route) != nil {
-			f.to = t.least(f.route)
+		f := &t.free[i]
+		if f.to = t.least(f.route); f.to != nil {
 			f.to.add(f.route, 1)
 			f.to.routes[f.route].free++
 		}

@@ -140,7 +140,7 @@ type town struct {
 	taken      map[core.Partition]int // how often each was taken
 }
 
-// newTown makes members, routes and owners by chance. No member serves a route that it cannot serve now.
+// newTown makes members, routes and owners by chance. Some members cannot serve some routes now.
 func newTown(rnd *rand.Rand) *town {
 	w := &town{rnd: rnd, taken: map[core.Partition]int{}}
 	members, routes, parts := 2+rnd.IntN(3), 1+rnd.IntN(3), 1+rnd.IntN(5)
@@ -205,7 +205,7 @@ func (w *town) act(d *Dispatcher) (active bool) {
 }
 
 // TestDivisionRests: while the other members do nothing, this one takes and releases, and then it rests. It takes no
-// partition twice: what it gives to one that has not looked does not come back.
+// partition twice: one that it gives to a member that has not looked does not come back.
 func TestDivisionRests(t *testing.T) { // DB-24
 	t.Parallel()
 	for seed := range uint64(20_000) {

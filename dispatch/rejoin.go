@@ -37,16 +37,15 @@ func (d *Dispatcher) rejoin() {
 }
 
 // giveUpJoin ends a session whose Join has no answer: the next Join is for a new session. The lost one may be executed
-// at any time. After others have removed its session, it would bring the session back, and nothing would fence the
-// process that still works for it. So it must be the Join of a session that nobody works for. Such a session is removed
-// at once.
-func (d *Dispatcher) giveUpJoin(m *core.Member) {
-	d.session = 0
-	d.self.reset()
-	d.self.givenUp = append(d.self.givenUp, m.Session)
+// at any time. After others have removed its session, it would bring the session back, and nothing would fence a
+// process that still works for it. No process works for a session that was given up, and it is removed at once.
+func (d *Dispatcher) giveUpJoin() {
+	d.self.givenUp = append(d.self.givenUp, d.session)
 	if n := len(d.self.givenUp); n > maxGivenUp {
 		d.self.givenUp = slices.Clone(d.self.givenUp[n-maxGivenUp:])
 	}
+	d.session = 0
+	d.self.reset()
 }
 
 // tell reports the result of an item that was handed out.

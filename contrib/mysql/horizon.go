@@ -43,6 +43,18 @@ func newHorizon() horizon {
 	return h
 }
 
+// enter takes the token of the gate.
+func (h *horizon) enter(ctx context.Context) error {
+	select {
+	case h.gate <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (h *horizon) leave() { <-h.gate }
+
 // draw locks the row of the moment, before the transaction draws a number, and learns the time.
 func (w *work) draw(ctx context.Context) error {
 	found := false
@@ -72,12 +84,10 @@ func idOf(scan int64, row int) int64 { return scan*numMarks + int64(row) }
 // visible that a page told of.
 func (s *Store) sight(ctx context.Context) (next int64, running []int64, err error) {
 	h := &s.horizon
-	select {
-	case h.gate <- struct{}{}:
-	case <-ctx.Done():
-		return 0, nil, ctx.Err()
+	if err := h.enter(ctx); err != nil {
+		return 0, nil, err
 	}
-	defer func() { <-h.gate }()
+	defer h.leave()
 	if now := time.Now(); h.least < max(h.next, h.upper) && now.Sub(h.at) >= scanEvery {
 		h.scan++
 		free, err := collect(ctx, s.own, func(rows *sql.Rows) (g int, err error) {
@@ -108,16 +118,14 @@ func (s *Store) sight(ctx context.Context) (next int64, running []int64, err err
 }
 
 // maybeEnded returns which of the running transactions may have ended since sight, and so before the snapshot of the
-// page: those whose row is free, or is that of the moment again after 12.8 s, so that nobody can look at it. While
-// another transaction that runs for long has locked the row as well, the end of the first one is not seen.
+// page. Their rows are free, or are those of the moment again, 12.8 s later, and cannot be looked at. While another
+// transaction that runs for long has locked the row as well, the end of the first one is not seen.
 func (s *Store) maybeEnded(ctx context.Context, running []int64) (ended []int64, err error) {
 	h := &s.horizon
-	select {
-	case h.gate <- struct{}{}:
-	case <-ctx.Done():
-		return nil, ctx.Err()
+	if err := h.enter(ctx); err != nil {
+		return nil, err
 	}
-	defer func() { <-h.gate }()
+	defer h.leave()
 	var rows []int64
 	for _, id := range running {
 		if g := int(id % numMarks); slices.Contains(h.open[:], g) || idOf(h.free[g], g) != id {
@@ -140,12 +148,10 @@ func (s *Store) maybeEnded(ctx context.Context, running []int64) (ended []int64,
 // upper returns LastSeqXmax of a page whose LastSeq was read before the call.
 func (s *Store) upper(ctx context.Context) (int64, error) {
 	h := &s.horizon
-	select {
-	case h.gate <- struct{}{}:
-		defer func() { <-h.gate }()
-		h.upper = h.scan + 1
-		return idOf(h.upper, 0), nil
-	case <-ctx.Done():
-		return 0, ctx.Err()
+	if err := h.enter(ctx); err != nil {
+		return 0, err
 	}
+	defer h.leave()
+	h.upper = h.scan + 1
+	return idOf(h.upper, 0), nil
 }

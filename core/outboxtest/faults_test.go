@@ -8,8 +8,8 @@ import (
 	"github.com/waybill-go/waybill/core"
 )
 
-// These functions make a fault of what is wrong with a call of the store below: with the question, which they change
-// before, or with the answer, which they change afterwards.
+// These functions make a fault of one kind of call of the store below: they change its question before, or its answer
+// afterwards.
 
 func heartbeats(fn func(b *broken, m *core.HeartbeatRequest)) fault {
 	return fault{heartbeat: func(ctx context.Context, b *broken, m core.HeartbeatRequest) (core.Membership, error) {

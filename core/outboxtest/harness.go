@@ -162,8 +162,7 @@ var source = suitetest.Source{Files: files, NotDeclared: ErrNotDeclared}
 const Timeout = 2 * time.Minute
 
 // Run makes every check a subtest with a new harness; a harness can be shared, since every check works on routes of its
-// own. Checks of undeclared features are skipped, and told of in
-// the log.
+// own. Checks of undeclared features are skipped, and told of in the log.
 func Run(t *testing.T, newHarness func(t *testing.T) Harness) {
 	t.Helper()
 	conformance.Run(t, checksWith(newHarness))

@@ -209,7 +209,7 @@ func parkedFilter(k *kit) {
 	k.nothing(r, "the others were purged")
 }
 
-// What an operator cannot mean is refused as ErrInvalid, and a queue that does not exist as ErrNotFound.
+// A request that no operator can mean is refused as ErrInvalid, and a queue that does not exist as ErrNotFound.
 func parkedRefuses(k *kit) {
 	q := k.parkedQueue()
 	_, name, _ := k.park(func(name string) []waybill.Envelope { return messages(name+".a", 2) })

@@ -192,7 +192,7 @@ func publishUnroutable(k *kit) {
 	k.nothing(r, "all routable messages were consumed")
 }
 
-// What can never be sent is permanent or rejected, and costs its neighbours nothing.
+// A message that can never be sent is permanent or rejected, and costs its neighbours nothing.
 //
 // The check sends messages that no retry can help beside good ones.
 func publishUnsendable(k *kit) {

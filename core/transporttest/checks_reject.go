@@ -18,7 +18,7 @@ var rejectChecks = []named{
 	{"broker-parks", ofSubscriber, brokerParks},
 }
 
-// What is rejected is parked with its reason and error, and does not come again.
+// A rejected message is parked with its reason and error, and does not come again.
 func rejectParks(k *kit) {
 	r, name := k.queue("a")
 	want := full(name + ".a")

@@ -120,8 +120,8 @@ func Checks() []Check {
 // Timeout bounds one check in Run.
 const Timeout = 2 * time.Minute
 
-// Run makes every check a subtest with a new harness. Checks of undeclared features are skipped, and told of in
-// the log.
+// Run makes every check a subtest with a new harness. Checks of undeclared features are skipped, and told of in the
+// log.
 func Run(t *testing.T, newHarness func(t *testing.T) Harness) {
 	t.Helper()
 	conformance.Run(t, checksWith(newHarness))

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"log/slog"
 	"strconv"
-	"sync"
 	"testing"
 	"time"
 
@@ -18,6 +17,7 @@ import (
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/internal/checker"
 	"github.com/waybill-go/waybill/internal/historytest"
+	"github.com/waybill-go/waybill/internal/sleep"
 	"github.com/waybill-go/waybill/internal/testenv"
 	"github.com/waybill-go/waybill/internal/tier"
 	mongostore "github.com/waybill-go/waybill/store/mongo"
@@ -30,11 +30,7 @@ type documents struct {
 	prefix string
 	client *mongo.Client
 	store  *mongostore.Store
-	queues map[string]*checker.Queue
-	bus    checker.Faults
-
-	mu  sync.Mutex
-	got []delivery
+	queues *historytest.Queues
 }
 
 func (s *documents) open(client *mongo.Client) (*mongostore.Store, error) {
@@ -88,19 +84,17 @@ func (s *documents) Relay(w *historytest.World, n int) (*historytest.Runner, err
 	if err != nil {
 		return nil, err
 	}
-	return w.Relay(n, store, func(p *checker.Process, route string, i int) core.Publisher {
-		return checker.NewPublisher(s.queues[route], p, &s.bus, w.Seed, uint64(n<<4+i))
-	}, func() { _ = client.Disconnect(context.WithoutCancel(w.T.Context())) })
+	return s.queues.Relay(n, store, func() { _ = client.Disconnect(context.WithoutCancel(w.T.Context())) })
 }
 
 // Harm cuts the connections of relays, or lets none through for a while.
-func (s *documents) Harm(_ *historytest.World, d *checker.Dice, last bool) {
+func (s *documents) Harm(w *historytest.World, d *checker.Dice, last bool) {
 	if s.proxy == nil {
 		return
 	}
 	if !last && d.N(2) == 0 {
 		s.proxy.Refuse()
-		time.Sleep(d.Up(historytest.Lease))
+		_ = sleep.For(w.T.Context(), d.Up(historytest.Lease))
 		_ = s.proxy.Accept()
 	}
 	s.proxy.Cut()
@@ -146,21 +140,16 @@ func (s *documents) Keeper() admin.BlockedKeys {
 }
 
 func (s *documents) Drain(w *historytest.World) (map[checker.Ref]int, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
 	ctx := w.T.Context()
 	effects := s.collection("effects")
-	for _, x := range s.got {
-		for range 1 + w.Dice.N(2) { // the ack was lost
-			_, err := s.store.Do(ctx, core.InboxKey{Consumer: x.route, Source: x.env.Source, ID: x.env.ID},
-				func(ctx context.Context, _ *mongo.Session) error {
-					_, err := effects.InsertOne(ctx, bson.M{"route": x.route, "id": x.env.ID})
-					return err
-				})
-			if err != nil {
-				return nil, err
-			}
-		}
+	if err := s.queues.Handle(func(key core.InboxKey) error {
+		_, err := s.store.Do(ctx, key, func(ctx context.Context, _ *mongo.Session) error {
+			_, err := effects.InsertOne(ctx, bson.M{"route": key.Consumer, "id": key.ID})
+			return err
+		})
+		return err
+	}); err != nil {
+		return nil, err
 	}
 	cur, err := effects.Find(ctx, bson.M{})
 	if err != nil {
@@ -190,7 +179,7 @@ func TestMongoHistories(t *testing.T) {
 	t.Cleanup(func() { _ = client.Disconnect(context.Background()) })
 	historytest.Run(t, n, 2, func(t *testing.T, seed uint64, i int) *historytest.World {
 		t.Helper()
-		s := &documents{server: server, client: client, prefix: "h" + strconv.Itoa(i) + "_", queues: map[string]*checker.Queue{}}
+		s := &documents{server: server, client: client, prefix: "h" + strconv.Itoa(i) + "_"}
 		if server.Emulated {
 			s.proxy = testenv.NewProxy(t, options.Client().ApplyURI(server.URI).Hosts[0])
 		}
@@ -205,16 +194,7 @@ func TestMongoHistories(t *testing.T) {
 			t.Fatal(err)
 		}
 		w := historytest.New(t, seed, "h"+strconv.Itoa(i), s, checker.Options{})
-		rate := w.Faults.Before
-		s.bus = checker.Faults{Before: rate, After: rate, Late: rate, Partial: rate, Delay: rate, MaxDelay: time.Second, Reject: w.Refuse}
-		traits := core.PublisherTraits{Confirmed: true, DetectsUnroutable: true, KeyOrder: core.KeyOrderSerial}
-		for _, r := range w.Names {
-			s.queues[r] = checker.NewQueue(w.Ledger, r, traits, func(e waybill.Envelope) {
-				s.mu.Lock()
-				defer s.mu.Unlock()
-				s.got = append(s.got, delivery{r, e})
-			})
-		}
+		s.queues = w.NewQueues()
 		return w
 	})
 }

@@ -269,20 +269,8 @@ func (s *pgSide) Rows(ctx context.Context, routes []string) (int, map[checker.Re
 		return 0, nil, err
 	}
 	defer rows.Close()
-	live, final := 0, map[checker.Ref]checker.Final{}
-	for rows.Next() {
-		var ref checker.Ref
-		var f checker.Final
-		var state int16
-		if err := rows.Scan(&ref.Route, &ref.ID, &state, &f.Reason, &f.Attempts, &f.Crashes); err != nil {
-			return 0, nil, err
-		}
-		if f.State = core.State(state); !f.State.Terminal() {
-			live++
-		}
-		final[ref] = f
-	}
-	return live, final, rows.Err()
+	live, final, err := historytest.Finals(rows)
+	return live, final, errors.Join(err, rows.Err())
 }
 
 func (s *pgSide) Keeper() admin.BlockedKeys {
@@ -337,16 +325,8 @@ func (s *pgSide) Drain(w *historytest.World) (map[checker.Ref]int, error) {
 		return nil, err
 	}
 	defer rows.Close()
-	out := map[checker.Ref]int{}
-	for rows.Next() {
-		var ref checker.Ref
-		var n int
-		if err := rows.Scan(&ref.Route, &ref.ID, &n); err != nil {
-			return nil, err
-		}
-		out[ref] = n
-	}
-	return out, rows.Err()
+	out, err := historytest.Effects(rows)
+	return out, errors.Join(err, rows.Err())
 }
 
 // childRelay is the variable that makes the test binary a relay.

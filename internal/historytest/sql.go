@@ -3,10 +3,9 @@ package historytest
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"strconv"
-	"sync"
 	"testing"
-	"time"
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/admin"
@@ -22,21 +21,49 @@ type SQLStore interface {
 	Do(ctx context.Context, key core.InboxKey, fn func(ctx context.Context, tx *sql.Tx) error) (core.InboxStatus, error)
 }
 
-// sqlSide is a database of one history, and a queue in memory.
+// sqlSide is a database of one history, and queues in memory.
 type sqlSide struct {
 	store  SQLStore
 	open   func(t *testing.T) (store SQLStore, end func(), err error)
-	queues map[string]*checker.Queue
-	bus    checker.Faults
-
-	mu  sync.Mutex
-	got []arrival
+	queues *Queues
 }
 
-// arrival is what came to the queue of a route.
-type arrival struct {
-	route string
-	env   waybill.Envelope
+// Rows are those of a driver. Their Err is for the caller.
+type Rows interface {
+	Next() bool
+	Scan(dest ...any) error
+}
+
+// Finals reads records: route, id, state, reason, attempts and crashes of each.
+func Finals(rows Rows) (live int, final map[checker.Ref]checker.Final, err error) {
+	final = map[checker.Ref]checker.Final{}
+	for rows.Next() {
+		var ref checker.Ref
+		var f checker.Final
+		var state int16
+		if err := rows.Scan(&ref.Route, &ref.ID, &state, &f.Reason, &f.Attempts, &f.Crashes); err != nil {
+			return 0, nil, err
+		}
+		if f.State = core.State(state); !f.State.Terminal() {
+			live++
+		}
+		final[ref] = f
+	}
+	return live, final, nil
+}
+
+// Effects reads how many effects each message had: route, id and number.
+func Effects(rows Rows) (map[checker.Ref]int, error) {
+	out := map[checker.Ref]int{}
+	for rows.Next() {
+		var ref checker.Ref
+		var n int
+		if err := rows.Scan(&ref.Route, &ref.ID, &n); err != nil {
+			return nil, err
+		}
+		out[ref] = n
+	}
+	return out, nil
 }
 
 // RunSQL runs n histories, some side by side. database returns a function that opens the store of one history, which
@@ -45,7 +72,7 @@ func RunSQL(t *testing.T, n, workers int, opts checker.Options, database func(t 
 	t.Helper()
 	Run(t, n, workers, func(t *testing.T, seed uint64, i int) *World {
 		t.Helper()
-		s := &sqlSide{open: database(t, i), queues: map[string]*checker.Queue{}}
+		s := &sqlSide{open: database(t, i)}
 		store, end, err := s.open(t)
 		if err != nil {
 			t.Fatal(err)
@@ -53,16 +80,7 @@ func RunSQL(t *testing.T, n, workers int, opts checker.Options, database func(t 
 		t.Cleanup(end)
 		s.store = store
 		w := New(t, seed, "h"+strconv.Itoa(i), s, opts)
-		rate := w.Faults.Before
-		s.bus = checker.Faults{Before: rate, After: rate, Late: rate, Partial: rate, Delay: rate, MaxDelay: time.Second, Reject: w.Refuse}
-		traits := core.PublisherTraits{Confirmed: true, DetectsUnroutable: true, KeyOrder: core.KeyOrderSerial}
-		for _, r := range w.Names {
-			s.queues[r] = checker.NewQueue(w.Ledger, r, traits, func(e waybill.Envelope) {
-				s.mu.Lock()
-				defer s.mu.Unlock()
-				s.got = append(s.got, arrival{r, e})
-			})
-		}
+		s.queues = w.NewQueues()
 		return w
 	})
 }
@@ -95,9 +113,7 @@ func (s *sqlSide) Relay(w *World, n int) (*Runner, error) {
 	if err != nil {
 		return nil, err
 	}
-	return w.Relay(n, store, func(p *checker.Process, route string, i int) core.Publisher {
-		return checker.NewPublisher(s.queues[route], p, &s.bus, w.Seed, uint64(n<<4+i))
-	}, end)
+	return s.queues.Relay(n, store, end)
 }
 
 func (s *sqlSide) Harm(*World, *checker.Dice, bool) {}
@@ -108,19 +124,8 @@ func (s *sqlSide) Rows(ctx context.Context, _ []string) (int, map[checker.Ref]ch
 		return 0, nil, err
 	}
 	defer func() { _ = rows.Close() }()
-	live, final := 0, map[checker.Ref]checker.Final{}
-	for rows.Next() {
-		var ref checker.Ref
-		var f checker.Final
-		if err := rows.Scan(&ref.Route, &ref.ID, &f.State, &f.Reason, &f.Attempts, &f.Crashes); err != nil {
-			return 0, nil, err
-		}
-		if !f.State.Terminal() {
-			live++
-		}
-		final[ref] = f
-	}
-	return live, final, rows.Err()
+	live, final, err := Finals(rows)
+	return live, final, errors.Join(err, rows.Err())
 }
 
 func (s *sqlSide) Keeper() admin.BlockedKeys {
@@ -129,35 +134,24 @@ func (s *sqlSide) Keeper() admin.BlockedKeys {
 }
 
 func (s *sqlSide) Drain(w *World) (map[checker.Ref]int, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
 	ctx := w.T.Context()
 	if _, err := s.store.DB().ExecContext(ctx, "CREATE TABLE effects (route varchar(100), id varchar(100))"); err != nil {
 		return nil, err
 	}
-	for _, x := range s.got {
-		for range 1 + w.Dice.N(2) { // the ack was lost
-			if _, err := s.store.Do(ctx, core.InboxKey{Consumer: x.route, Source: x.env.Source, ID: x.env.ID}, func(ctx context.Context, tx *sql.Tx) error {
-				_, err := tx.ExecContext(ctx, "INSERT INTO effects VALUES (?, ?)", x.route, x.env.ID)
-				return err
-			}); err != nil {
-				return nil, err
-			}
-		}
+	if err := s.queues.Handle(func(key core.InboxKey) error {
+		_, err := s.store.Do(ctx, key, func(ctx context.Context, tx *sql.Tx) error {
+			_, err := tx.ExecContext(ctx, "INSERT INTO effects VALUES (?, ?)", key.Consumer, key.ID)
+			return err
+		})
+		return err
+	}); err != nil {
+		return nil, err
 	}
 	rows, err := s.store.DB().QueryContext(ctx, "SELECT route, id, count(*) FROM effects GROUP BY route, id")
 	if err != nil {
 		return nil, err
 	}
 	defer func() { _ = rows.Close() }()
-	out := map[checker.Ref]int{}
-	for rows.Next() {
-		var ref checker.Ref
-		var n int
-		if err := rows.Scan(&ref.Route, &ref.ID, &n); err != nil {
-			return nil, err
-		}
-		out[ref] = n
-	}
-	return out, rows.Err()
+	out, err := Effects(rows)
+	return out, errors.Join(err, rows.Err())
 }

@@ -34,7 +34,7 @@ var timed = []struct {
 	{"store/memory", 2, "pauses between looks"},
 	{"internal/patience", 8, "it is about time, in bubbles"},
 	{"core", 30, "the suites run in bubbles and on servers: pauses, leases that must end, starts of waits that go on after them"},
-	{"internal/checker", 31, "random pauses of actors, and histories with a length"},
+	{"internal/checker", 30, "random pauses of actors, and histories with a length"},
 	{"internal/historytest", 4, "random pauses of actors, and histories with a length"},
 	{"internal/tests/faults", 4, "nightly, alone: it counts seconds"},
 	{"internal/tests/outages", 7, "nightly: calls that must give up while a server hangs"},
