@@ -244,17 +244,11 @@ func TestPortsAreReserved(t *testing.T) {
 	}
 }
 
-// Refuse counts at once. A process that this one starts has all its sockets for a moment, so that to close the
-// listener is not enough.
-func TestProxyRefusesWhileProcessesStart(t *testing.T) {
-	t.Parallel()
-	needLinux(t)
-	addr, _ := echo(t)
-	p := testenv.NewProxy(t, addr)
+// processesStart starts processes until the returned function is called.
+func processesStart(t *testing.T) (end func()) {
+	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	var starting sync.WaitGroup
-	defer starting.Wait()
-	defer cancel()
 	for range 2 {
 		starting.Go(func() {
 			for ctx.Err() == nil {
@@ -262,6 +256,31 @@ func TestProxyRefusesWhileProcessesStart(t *testing.T) {
 			}
 		})
 	}
+	return func() {
+		cancel()
+		starting.Wait()
+	}
+}
+
+// A port that is found free is free at once, although a process that starts meanwhile has all sockets for a moment.
+func TestFreePortWhileProcessesStart(t *testing.T) {
+	t.Parallel()
+	needLinux(t)
+	addr, _ := echo(t)
+	defer processesStart(t)()
+	for range 500 {
+		testenv.NewProxy(t, addr).Close()
+	}
+}
+
+// Refuse counts at once. A process that this one starts has all its sockets for a moment, so that to close the
+// listener is not enough.
+func TestProxyRefusesWhileProcessesStart(t *testing.T) {
+	t.Parallel()
+	needLinux(t)
+	addr, _ := echo(t)
+	p := testenv.NewProxy(t, addr)
+	defer processesStart(t)()
 	for range 200 {
 		p.Refuse()
 		if c, err := net.Dial("tcp", p.Addr()); !errors.Is(err, syscall.ECONNREFUSED) {

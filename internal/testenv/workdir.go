@@ -146,13 +146,11 @@ func freePort() (int, error) {
 			continue
 		}
 		l, err := net.Listen("tcp", loopback(port))
-		if err == nil {
-			err = l.Close()
-		}
 		if err != nil {
 			_ = lock.Close()
 			continue
 		}
+		stopListening(l)
 		taken.Lock()
 		taken.ports[port] = lock
 		taken.Unlock()
